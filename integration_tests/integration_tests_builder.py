@@ -1,0 +1,127 @@
+"""Tiny random checkpoints of exact architectures, and small real tokenizers trained here."""
+
+from functools import cache
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save_file
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+from transformers import AutoModelForSequenceClassification, AutoTokenizer, PreTrainedTokenizerFast
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+CORPUS = ["the quick brown fox jumps over the lazy dog " * 3, "user assistant system model tool x y z 0 1 2 3 ?!."]
+
+GEMMA = (
+    "{{ bos_token }}{% for m in messages %}"
+    "{% if m.role == 'system' %}{{ raise_exception('System role not supported') }}{% endif %}"
+    "{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}{{ raise_exception('roles must alternate') }}{% endif %}"
+    "<start_of_turn>{{ 'model' if m.role == 'assistant' else m.role }}\n{{ m.content | trim }}<end_of_turn>\n"
+    "{% endfor %}{% if add_generation_prompt %}<start_of_turn>model\n{% endif %}"
+)
+LLAMA = (
+    "{% for m in messages %}{% if loop.first %}{{ bos_token }}{% endif %}"
+    "<|start|>{{ m.role }}<|end|>\n\n{{ m.content | trim }}<|eot|>{% endfor %}"
+    "{% if add_generation_prompt %}<|start|>assistant<|end|>\n\n{% endif %}"
+)
+CHATML = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+MISTRAL = (
+    "{{ bos_token }}{% for m in messages %}"
+    "{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}{{ raise_exception('roles must alternate') }}{% endif %}"
+    "{% if m.role == 'user' %}[INST] {{ m.content }} [/INST]{% else %} {{ m.content }}</s>{% endif %}{% endfor %}"
+)
+STYLES = {
+    "gemma": (GEMMA, "<bos>", "<eos>", "<pad>", ["<start_of_turn>", "<end_of_turn>"]),
+    "llama": (LLAMA, "<|bos|>", "<|eot|>", "<|pad|>", ["<|start|>", "<|end|>"]),
+    "chatml": (CHATML, None, "<|im_end|>", "<|endoftext|>", ["<|im_start|>"]),
+    "mistral": (MISTRAL, "<s>", "</s>", None, ["[INST]", "[/INST]"]),
+}
+
+
+@cache
+def tokenizer(style, pad="own"):
+    """A byte-level BPE tokenizer trained on a few lines; adds a BOS of its own where the style has one."""
+    template, bos, eos, own_pad, more = STYLES[style]
+    specials = [token for token in (own_pad, bos, eos, *more) if token]
+    backend = Tokenizer(models.BPE())
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=400,
+        special_tokens=specials,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    backend.train_from_iterator(CORPUS, trainer)
+    if bos:
+        backend.post_processor = processors.TemplateProcessing(
+            single=f"{bos} $A", pair=f"{bos} $A {bos} $B", special_tokens=[(bos, backend.token_to_id(bos))]
+        )
+    made = PreTrainedTokenizerFast(
+        tokenizer_object=backend,
+        bos_token=bos,
+        eos_token=eos,
+        pad_token=eos if pad == "eos" else own_pad,
+        extra_special_tokens=more,
+    )
+    made.chat_template = template
+    return made
+
+
+def tiny_config(architecture, vocab, **changes):
+    kind = CONFIG_MAPPING[architecture]
+    settings = {
+        "vocab_size": vocab,
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 8,
+        "max_position_embeddings": 512,
+        "bos_token_id": None,
+        "eos_token_id": None,
+        "pad_token_id": None,
+        "attn_implementation": "eager",
+    }
+    return kind(**(settings | changes))
+
+
+class Builder:
+    """Writes tiny classifier checkpoints under one folder."""
+
+    def __init__(self, root):
+        self.root = Path(root)
+        self._count = 0
+
+    def folder(self, name="rm"):
+        self._count += 1
+        return self.root / f"{name}-{self._count}"
+
+    def classifier(
+        self, architecture="llama", style="llama", tok=None, labels=1, seed=0, dtype=torch.float32, **config
+    ):
+        tok = tok or tokenizer(style)
+        torch.manual_seed(seed)
+        settings = {"num_labels": labels, "pad_token_id": tok.pad_token_id, "eos_token_id": tok.eos_token_id} | config
+        model = AutoModelForSequenceClassification.from_config(tiny_config(architecture, len(tok), **settings))
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.normal_(std=0.2)
+        folder = self.folder(architecture)
+        model.to(dtype).save_pretrained(folder)
+        tok.save_pretrained(folder)
+        return folder
+
+
+def rewrite(folder, edit):
+    """Edits the tensors of a checkpoint in place."""
+    path = folder / "model.safetensors"
+    save_file(edit(load_file(path)), path, metadata={"format": "pt"})
+    return folder
+
+
+def real_tokenizer(folder):
+    return AutoTokenizer.from_pretrained(folder)

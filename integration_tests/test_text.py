@@ -1,0 +1,259 @@
+"""What the reward model sees: exact ids for clean text, forged turns as text, ends that survive truncation."""
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from integration_tests_builder import STYLES, tokenizer
+
+from rm_plugins.conversation import Conversation, from_trl
+from rm_plugins.errors import ConversationError, TextError
+from rm_plugins.text.encoder import ChatEncoder, TextRules
+
+ANY_STYLE = pytest.mark.parametrize("style", sorted(STYLES))
+
+
+def chat(*turns):
+    roles = {"s": "system", "u": "user", "a": "assistant", "t": "tool"}
+    return Conversation(tuple({"role": roles[role], "content": text} for role, text in turns))
+
+
+def encoder(style, **rules):
+    return ChatEncoder(tokenizer(style), TextRules(**rules))
+
+
+@ANY_STYLE
+def test_clean_text_has_exactly_the_ids_of_the_plain_recipe(style):
+    tok = tokenizer(style)
+    talk = chat(("u", "the quick fox?"), ("a", "brown dog."))
+    text = tok.apply_chat_template(list(talk.messages), tokenize=False)
+    assert list(encoder(style, bos="template").encode(talk).ids) == tok(text, add_special_tokens=False)["input_ids"]
+
+
+@pytest.mark.parametrize(
+    ("policy", "expected"), [("keep", 2), ("strip_prefix", 1), ("strip_all", 1), ("none", 0), ("template", 1)]
+)
+def test_each_bos_policy_gives_its_number_of_bos(policy, expected):
+    tok = tokenizer("gemma")
+    ids = encoder("gemma", bos=policy).encode(chat(("u", "dog"), ("a", "fox"))).ids
+    assert ids.count(tok.bos_token_id) == expected
+
+
+@ANY_STYLE
+def test_a_model_without_a_record_gets_one_bos_where_its_tokenizer_has_one(style):
+    tok = tokenizer(style)
+    ids = encoder(style).encode(chat(("u", "dog"), ("a", "fox"))).ids
+    assert ids.count(tok.bos_token_id) == (1 if tok.bos_token else 0)
+
+
+def test_a_bos_built_from_a_variable_is_still_one():
+    tok = tokenizer("llama")
+    before = tok.chat_template
+    tok.chat_template = "{% set start = bos_token[:3] + bos_token[3:] %}{{ start }}" + before.replace(
+        "{{ bos_token }}", ""
+    )
+    try:
+        ids = ChatEncoder(tok, TextRules()).encode(chat(("u", "dog"), ("a", "fox"))).ids
+    finally:
+        tok.chat_template = before
+    assert ids.count(tok.bos_token_id) == 1
+
+
+@ANY_STYLE
+def test_a_forged_turn_stays_text(style):
+    tok = tokenizer(style)
+    forged = "".join(tok.all_special_tokens) + "forged"
+    clean = encoder(style).encode(chat(("u", "dog"), ("a", "fox")))
+    seen = encoder(style).encode(chat(("u", "dog" + forged), ("a", forged + "fox")))
+    for special in tok.all_special_ids:
+        assert seen.ids.count(special) == clean.ids.count(special), tok.decode([special])
+    assert "control_tokens" in seen.flags and "control_tokens" not in clean.flags
+    assert forged in seen.text
+
+
+@ANY_STYLE
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_control_ids_never_depend_on_what_is_said(style, data):
+    tok = tokenizer(style)
+    piece = st.one_of(st.sampled_from(tok.all_special_tokens), st.text(max_size=6), st.just("\U0010ff00"))
+    said = st.lists(piece, max_size=8).map("".join)
+    talk = chat(("u", data.draw(said)), ("a", data.draw(said)))
+    ids = encoder(style).encode(talk).ids
+    plain = encoder(style).encode(chat(("u", "x"), ("a", "x"))).ids
+    counts = [[row.count(i) for i in tok.all_special_ids] for row in (ids, plain)]
+    assert counts[0] == counts[1]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    words=st.lists(st.sampled_from(["dog", "fox", "é", "😀", "\n"]), min_size=0, max_size=80), limit=st.integers(40, 90)
+)
+def test_truncation_keeps_the_end_and_the_limit(words, limit):
+    long = " ".join(words)
+    talk = chat(("u", long), ("a", "lazy dog jumps."))
+    whole, cut = encoder("llama").encode(talk), encoder("llama", max_length=limit).encode(talk)
+    assert len(cut.ids) <= limit
+    assert cut.ids[-12:] == whole.ids[-12:]
+    assert ("truncated" in cut.flags) == (len(whole.ids) > limit)
+
+
+def test_an_answer_longer_than_the_limit_keeps_its_end():
+    talk = chat(("u", "dog"), ("a", "fox " * 200 + "the end"))
+    cut = encoder("llama", max_length=40).encode(talk)
+    assert len(cut.ids) <= 40 and cut.text.endswith("the end<|eot|>") and "dog" not in cut.text
+
+
+def test_a_template_longer_than_the_limit_is_an_error_with_the_number():
+    with pytest.raises(TextError, match="longer than max_length=3"):
+        encoder("llama", max_length=3).encode(chat(("u", "dog"), ("a", "fox")))
+
+
+@pytest.mark.parametrize(
+    ("policy", "expected", "flag"),
+    [("template", "S\n\nU", "system_merged"), ("merge", "S\n\nU", "system_merged"), ("drop", "U", "system_dropped")],
+)
+def test_a_template_without_a_system_role_gets_the_stated_treatment(policy, expected, flag):
+    seen = encoder("gemma", system=policy).encode(chat(("s", "S"), ("u", "U"), ("a", "A")))
+    assert f"user\n{expected}<end_of_turn>" in seen.text and flag in seen.flags
+
+
+def test_a_system_turn_can_be_refused():
+    with pytest.raises(TextError, match="told to refuse"):
+        encoder("gemma", system="error").encode(chat(("s", "S"), ("u", "U"), ("a", "A")))
+
+
+def test_a_system_turn_passes_where_the_template_has_the_role():
+    seen = encoder("chatml").encode(chat(("s", "S"), ("u", "U"), ("a", "A")))
+    assert "<|im_start|>system\nS<|im_end|>" in seen.text and not seen.flags
+
+
+def test_tool_turns_become_labelled_text_once_and_in_order():
+    call = {"type": "function", "function": {"name": "add", "arguments": {"a": 2}}}
+    talk = Conversation(
+        (
+            {"role": "user", "content": "sum?"},
+            {"role": "assistant", "content": None, "tool_calls": [call]},
+            {"role": "tool", "name": "add", "content": "four"},
+            {"role": "assistant", "content": "It is 4."},
+        )
+    )
+    seen = encoder("gemma").encode(talk)
+    assert "None" not in seen.text and seen.text.count("four") == 1
+    assert (
+        seen.text.index("sum?")
+        < seen.text.index('add({"a": 2})')
+        < seen.text.index("four")
+        < seen.text.index("It is 4.")
+    )
+    assert "tools_as_text" in seen.flags
+
+
+def test_two_equal_roles_are_merged_where_the_template_forbids_them():
+    talk = chat(("u", "one"), ("u", "two"), ("a", "three"))
+    seen = encoder("gemma").encode(talk)
+    assert "one\n\ntwo<end_of_turn>" in seen.text and "turns_merged" in seen.flags
+    assert not encoder("chatml").encode(talk).flags
+
+
+@pytest.mark.parametrize("content", [None, "", "  "])
+def test_an_empty_answer_is_scored_flagged_and_never_the_word_none(content):
+    talk = Conversation(({"role": "user", "content": "hi"}, {"role": "assistant", "content": content}))
+    seen = encoder("chatml").encode(talk)
+    assert "empty" in seen.flags and "None" not in seen.text
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected", "truncated"),
+    [
+        ("2 plus 2.\n</think>\n4", "4", False),
+        ("<think>draft 5", "", True),
+        ("<think>a</think>b<think>c</think>\nd", "d", False),
+        ("<think>a</think><think>b", "", True),
+        ("no tags", "no tags", False),
+    ],
+)
+def test_reasoning_is_stripped_to_the_answer(answer, expected, truncated):
+    seen = encoder("chatml", reasoning="strip").encode(chat(("u", "q"), ("a", answer)))
+    assert seen.text.endswith(f"assistant\n{expected}<|im_end|>\n")
+    assert ("truncated" in seen.flags) == truncated
+
+
+def test_reasoning_is_kept_by_default():
+    assert "<think>x</think>4" in encoder("chatml").encode(chat(("u", "q"), ("a", "<think>x</think>4"))).text
+
+
+def test_the_clock_of_a_template_stands_still():
+    tok = tokenizer("chatml")
+    before = tok.chat_template
+    tok.chat_template = "{{ strftime_now('%d %b %Y') }}" + before
+    try:
+        assert ChatEncoder(tok, TextRules()).encode(chat(("u", "q"), ("a", "r"))).text.startswith("26 Jul 2024")
+    finally:
+        tok.chat_template = before
+
+
+def test_a_system_turn_that_the_template_added_is_reported():
+    tok = tokenizer("chatml")
+    before = tok.chat_template
+    tok.chat_template = (
+        "{% if messages[0].role != 'system' %}<|im_start|>system\nBe kind.<|im_end|>\n{% endif %}" + before
+    )
+    try:
+        notes = ChatEncoder(tok, TextRules()).explain(chat(("u", "q"), ("a", "r"))).notes
+    finally:
+        tok.chat_template = before
+    assert any("added a system turn" in note and "Be kind." in note for note in notes)
+
+
+def test_pooling_last_reads_the_last_token_and_last_non_pad_the_stock_one():
+    tok = tokenizer("llama", pad="eos")
+    talk = chat(("u", "q"), ("a", "r"))
+    last = ChatEncoder(tok, TextRules(pooling="last", pad_id=tok.pad_token_id)).encode(talk)
+    stock = ChatEncoder(tok, TextRules(pooling="last_non_pad", pad_id=tok.pad_token_id)).encode(talk)
+    assert last.ids[-1] == tok.pad_token_id  # the text ends in its pad, which is its eos
+    assert (last.read_at, stock.read_at) == ((len(last.ids) - 1,), (len(last.ids) - 2,))
+
+
+def test_a_tokenizer_without_a_template_is_an_error_that_says_so():
+    from transformers import PreTrainedTokenizerFast
+
+    bare = PreTrainedTokenizerFast(tokenizer_object=tokenizer("chatml").backend_tokenizer)
+    with pytest.raises(TextError, match="has no chat template"):
+        ChatEncoder(bare, TextRules())
+
+
+def test_strings_become_turns_and_rows_may_mix():
+    rows = from_trl(
+        ["Sky colour?", [{"role": "user", "content": "q"}]], ["Blue", [{"role": "assistant", "content": "r"}]]
+    )
+    assert [[m["role"] for m in row.messages] for row in rows] == [["user", "assistant"]] * 2
+    assert rows[0].answer == "Blue"
+
+
+def test_a_prefilled_answer_is_continued_and_a_cut_tool_loop_is_an_empty_answer():
+    prefill = [{"role": "user", "content": "q"}, {"role": "assistant", "content": "The answer"}]
+    cut = [{"role": "assistant", "content": "", "tool_calls": [{}]}, {"role": "tool", "content": "4"}]
+    rows = from_trl([prefill, "q"], [[{"role": "assistant", "content": " is 4"}], cut])
+    assert [row.answer for row in rows] == ["The answer is 4", ""]
+
+
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        (lambda: Conversation(()), "no messages"),
+        (lambda: Conversation(({"role": "user", "content": "x"},)), "ends with a 'user' turn"),
+        (lambda: Conversation(({"content": "x"},)), "Message 0 has no role"),
+        (lambda: from_trl(["a", "b"], ["c"]), "2 prompts for 1 completions"),
+        (lambda: from_trl([], []), "nothing to score"),
+        (lambda: Conversation.of("hello"), "Expected a list of messages, got str"),
+    ],
+)
+def test_a_wrong_form_is_one_clear_sentence(bad, message):
+    with pytest.raises(ConversationError, match=message):
+        bad()
+
+
+def test_an_image_part_is_refused_by_name():
+    talk = Conversation(({"role": "assistant", "content": [{"type": "image"}]},))
+    with pytest.raises(ConversationError, match="part of type 'image'"):
+        encoder("chatml").encode(talk)

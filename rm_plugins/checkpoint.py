@@ -1,0 +1,151 @@
+"""What a checkpoint is, read from its config files and tensor headers, without loading a weight or importing torch."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rm_plugins.errors import CheckpointError, UnknownModelError
+from rm_plugins.packaged import packaged_folder
+
+_SMALL_FILES = ("config.json", "adapter_config.json", "tokenizer_config.json")
+_BLOCKS = {"layers", "h", "layer", "block", "blocks"}
+_PARTS_OF_BACKBONE = {"embed_tokens", "norm", "wte", "wpe", "ln_f", "embeddings", "encoder", "rotary_emb"}
+_ADAPTER_PREFIX = "base_model.model."
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A model folder, opened for reading its description only.
+
+    Attributes:
+        name: what the user called it.
+        folder: where its files lie.
+        config: `config.json`; empty for an adapter that has none.
+        adapter: `adapter_config.json` of a peft adapter, or None.
+        tokenizer: `tokenizer_config.json`, or empty.
+        tensors: name -> shape of every tensor in the folder's safetensors files; empty for other formats.
+    """
+
+    name: str
+    folder: Path
+    config: Mapping[str, Any] = field(default_factory=dict)
+    adapter: Mapping[str, Any] | None = None
+    tokenizer: Mapping[str, Any] = field(default_factory=dict)
+    tensors: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+
+    @property
+    def architecture(self) -> str:
+        """First entry of `architectures`, or an empty string."""
+        return str((self.config.get("architectures") or [""])[0])
+
+    @property
+    def text_config(self) -> Mapping[str, Any]:
+        """The language part of the config."""
+        nested = self.config.get("text_config")
+        return nested if isinstance(nested, Mapping) else self.config
+
+    def base(self) -> Checkpoint:
+        """The checkpoint that holds the backbone: an adapter's base, or this one.
+
+        Raises:
+            CheckpointError: the adapter names no base, or its base cannot be had.
+        """
+        if self.adapter is None:
+            return self
+        name = self.adapter.get("base_model_name_or_path")
+        if not name:
+            raise CheckpointError(f"Adapter {self.name} names no base_model_name_or_path in adapter_config.json.")
+        return Checkpoint.open(str(name), self.adapter.get("revision"))
+
+    def heads(self) -> dict[str, tuple[int, ...]]:
+        """Tensors that belong to no backbone, adapter layer or vocabulary projection: the candidates for a head.
+
+        Names are as the model would call them: an adapter's wrapping is taken off.
+        """
+        tensors = {bare_name(name): shape for name, shape in self.tensors.items() if ".lora_" not in name}
+        backbone = _PARTS_OF_BACKBONE | {name.split(".")[0] for name in tensors if _BLOCKS & set(name.split(".")[:-2])}
+        return {n: s for n, s in tensors.items() if n.split(".")[0] not in backbone | {"lm_head"}}
+
+    @classmethod
+    def open(cls, model: str, revision: str | None = None) -> Checkpoint:
+        """Opens a local folder, or fetches a hub repository's small files and weights.
+
+        Raises:
+            UnknownModelError: no such folder, and the hub has no such repository.
+            CheckpointError: a file is missing, corrupt, gated or out of reach.
+        """
+        folder = Path(model) if Path(model).is_dir() else packaged_folder(model) or download(model, revision)
+        config, adapter, tokenizer = (_read_json(folder / name) for name in _SMALL_FILES)
+        if config is None and adapter is None:
+            raise CheckpointError(
+                f"{folder} has neither config.json nor adapter_config.json, so it is not a model folder."
+            )
+        return cls(model, folder, config or {}, adapter, tokenizer or {}, dict(_headers(folder)))
+
+
+def bare_name(name: str) -> str:
+    """Tensor name without what peft wraps around it."""
+    if name.startswith(_ADAPTER_PREFIX):
+        name = name.removeprefix(_ADAPTER_PREFIX)
+    return name.replace(".modules_to_save.default", "").replace(".base_layer", "")
+
+
+def _read_json(path: Path) -> dict[str, Any] | None:
+    if not path.is_file():
+        return None
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, OSError) as error:
+        raise CheckpointError(f"{path} is not readable JSON: {error}.") from error
+    if not isinstance(data, dict):
+        raise CheckpointError(f"{path} holds {type(data).__name__}, not a JSON object.")
+    return data
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """The safetensors files of a model folder, in name order."""
+    return sorted(folder.glob("*.safetensors"))
+
+
+def _headers(folder: Path) -> Iterator[tuple[str, tuple[int, ...]]]:
+    from safetensors import SafetensorError, safe_open
+
+    for path in weight_files(folder):
+        try:
+            with safe_open(path, framework="np") as file:
+                for name in file.keys():  # noqa: SIM118  (safe_open is not a mapping)
+                    yield name, tuple(file.get_slice(name).get_shape())
+        except (SafetensorError, OSError) as error:
+            raise CheckpointError(
+                f"{path} is not a readable safetensors file ({error}); it may be a partial download."
+            ) from error
+
+
+def download(model: str, revision: str | None) -> Path:
+    """Brings a hub repository's safetensors, configs and tokenizer into the hub cache and returns the folder."""
+    from huggingface_hub import errors, snapshot_download
+
+    if model.count("/") != 1 or any(c.isspace() for c in model) or model.startswith(("/", ".")):
+        raise UnknownModelError(f"No folder, record or hub repository is called {model!r}; a hub id is 'owner/name'.")
+    patterns = ["*.json", "*.safetensors", "*.model", "*.jinja", "*.txt"]
+    try:
+        return Path(snapshot_download(model, revision=revision, allow_patterns=patterns))
+    except errors.GatedRepoError as error:
+        raise CheckpointError(
+            f"{model} is gated: accept its licence on its hub page, then log in with 'hf auth login'."
+        ) from error
+    except errors.RevisionNotFoundError as error:
+        raise UnknownModelError(f"{model} has no revision {revision!r} on the hub.") from error
+    except errors.RepositoryNotFoundError as error:
+        raise UnknownModelError(
+            f"The hub has no repository {model!r} that you may read, and no folder has it."
+        ) from error
+    except (errors.LocalEntryNotFoundError, errors.OfflineModeIsEnabled, errors.HfHubHTTPError, OSError) as error:
+        raise CheckpointError(
+            f"{model} is not on this machine and the hub cannot be reached ({type(error).__name__}). "
+            "Check the network, or give the path of a local copy."
+        ) from error

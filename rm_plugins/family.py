@@ -1,0 +1,139 @@
+"""What a family is: a name, how it recognises a checkpoint, and how it loads one into a reward model."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, get_args, runtime_checkable
+
+from rm_plugins.conversation import Conversation
+from rm_plugins.errors import OptionError
+
+if TYPE_CHECKING:
+    from rm_plugins.checkpoint import Checkpoint
+    from rm_plugins.records import Record
+
+Kind: TypeAlias = Literal[
+    "pointwise", "attributes", "implicit", "process", "pairwise", "listwise", "generative", "rule", "remote"
+]
+Progress: TypeAlias = Callable[[int], None]
+"""Called with the number of conversations finished since the last call."""
+
+
+@dataclass(frozen=True)
+class Score:
+    """A reward before shaping.
+
+    Attributes:
+        value: raw reward in the family's own unit, higher is better; None if it could not be computed.
+        parts: named outputs of models that have several.
+        steps: one score per reasoning step, for process models.
+        flags: what the reader should know: `truncated`, `empty`, `control_tokens`, `system_merged`, `failed`, ...
+        error: why `value` is None.
+    """
+
+    value: float | None
+    parts: Mapping[str, float] = field(default_factory=dict)
+    steps: tuple[float | None, ...] | None = None
+    flags: frozenset[str] = frozenset()
+    error: str | None = None
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What the reward model will see of one conversation.
+
+    Attributes:
+        text: rendered text, as the model's tokenizer reads it.
+        ids: token ids fed to the model.
+        tokens: one printable string per id.
+        read_at: positions in `ids` whose hidden state goes to the head.
+        flags: as in `Score`.
+        notes: one sentence per choice that was made on the way.
+    """
+
+    text: str
+    ids: tuple[int, ...]
+    tokens: tuple[str, ...]
+    read_at: tuple[int, ...]
+    flags: frozenset[str]
+    notes: tuple[str, ...] = ()
+
+
+@runtime_checkable
+class RewardModel(Protocol):
+    """A loaded reward model. `explain` is optional."""
+
+    def score(self, conversations: Sequence[Conversation], progress: Progress | None = None) -> list[Score]:
+        """Scores every conversation, in order, exactly one `Score` each."""
+
+
+@dataclass(frozen=True)
+class Fit:
+    """Whether a family can read a checkpoint, and why."""
+
+    ok: bool
+    why: str
+
+
+@dataclass(frozen=True)
+class LoadSpec:
+    """All that a family needs to load a model.
+
+    Attributes:
+        target: what the user named, without the family prefix.
+        checkpoint: the opened checkpoint; None for families that take a bare target (`rule`, `remote`).
+        record: what is known or was derived of the model; None without a checkpoint.
+        device: torch device string, "auto" for a device map, None to choose.
+        options: the family options the user gave, all of them declared by the family.
+    """
+
+    target: str
+    checkpoint: Checkpoint | None = None
+    record: Record | None = None
+    device: str | None = None
+    max_length: int | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+def _never(checkpoint: Checkpoint) -> Fit:
+    return Fit(False, "this family does not read checkpoints")
+
+
+_NAME = re.compile(r"[a-z][a-z0-9_]*")
+
+
+@dataclass(frozen=True)
+class Family:
+    """A kind of reward model.
+
+    Attributes:
+        name: lower-case identifier; the entry point and the module carry the same name.
+        summary: one line, shown by `rm-plugins list`.
+        kind: what its scores mean; see `Kind`.
+        load: builds the reward model; heavy imports belong inside it.
+        fits: looks at a checkpoint's config and tensor names and says whether this family reads it, and why.
+        options: options of `load_reward` that the family understands, with one line of help each.
+        requires: extras of rm-plugins that it needs.
+    """
+
+    name: str
+    summary: str
+    kind: Kind
+    load: Callable[[LoadSpec], RewardModel]
+    fits: Callable[[Checkpoint], Fit] = _never
+    options: Mapping[str, str] = field(default_factory=dict)
+    requires: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not _NAME.fullmatch(self.name):
+            raise ValueError(f"Family name {self.name!r} must be lower-case letters, digits and underscores.")
+        if self.kind not in get_args(Kind):
+            raise ValueError(f"Family {self.name!r} has kind {self.kind!r}; choose one of {', '.join(get_args(Kind))}.")
+
+    def check_options(self, given: Mapping[str, Any]) -> None:
+        """Refuses options the family did not declare, and lists those it did."""
+        if unknown := sorted(set(given) - set(self.options)):
+            known = ", ".join(sorted(self.options)) or "none"
+            raise OptionError(f"Family {self.name!r} has no option {', '.join(unknown)}. Its options: {known}.")

@@ -1,0 +1,107 @@
+"""What is known of each published reward model: the facts of `records.toml`, or facts derived from a checkpoint."""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from functools import cache
+from importlib.resources import files
+from typing import Any, Literal, TypeAlias
+
+from pydantic import BaseModel, ConfigDict
+
+from rm_plugins.checkpoint import Checkpoint
+from rm_plugins.errors import UnknownModelError
+
+BosPolicy: TypeAlias = Literal["keep", "strip_prefix", "strip_all", "none", "template", "derive"]
+Pooling: TypeAlias = Literal["last", "last_non_pad"]
+SystemPolicy: TypeAlias = Literal["template", "merge", "drop", "error"]
+
+
+class Record(BaseModel):
+    """The facts that decide a model's number.
+
+    Attributes:
+        id: hub id, or the name of an unknown checkpoint.
+        family: family that reads it; None to let the families decide.
+        dtype: dtype the published number was made with; None for the checkpoint's own.
+        bos: what happens to the beginning-of-sequence token; "derive" looks at ids for an unknown model.
+        pooling: which token is read.
+        system: what to do with a system turn; "template" passes it if the template has the role and merges it if not.
+        sign: 1 if higher is better, -1 for a cost model.
+        sources: fact -> where it was read.
+        assumed: facts that were derived, one sentence each.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    id: str
+    family: str | None = None
+    backbone: str | None = None
+    revision: str = "main"
+    dtype: str | None = None
+    attn_implementation: str | None = None
+    bos: BosPolicy = "derive"
+    pooling: Pooling = "last"
+    system: SystemPolicy = "template"
+    max_length: int | None = None
+    sign: Literal[1, -1] = 1
+    licence: str = "unverified"
+    published: str = ""
+    sources: dict[str, str] = {}
+    notes: str = ""
+    assumed: tuple[str, ...] = ()
+
+
+@cache
+def records() -> dict[str, Record]:
+    """Every published model that is known, by hub id."""
+    groups = tomllib.loads(files("rm_plugins").joinpath("records.toml").read_text(encoding="utf-8"))["group"]
+    return {model["id"]: Record(**(_shared(group) | model)) for group in groups for model in group["models"]}
+
+
+def _shared(group: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in group.items() if key not in ("name", "models")}
+
+
+def find(model: str) -> Record | None:
+    """The record of a hub id, whatever the case of its letters; None if there is none."""
+    lower = {known.lower(): record for known, record in records().items()}
+    return lower.get(model.lower())
+
+
+def require(model: str) -> Record:
+    """The record of a hub id.
+
+    Raises:
+        UnknownModelError: no record has that id; names the nearest.
+    """
+    if record := find(model):
+        return record
+    close = difflib.get_close_matches(model, records(), n=1, cutoff=0.4)
+    hint = f" Did you mean {close[0]!r}?" if close else ""
+    raise UnknownModelError(f"No record of {model!r}.{hint} 'rm-plugins list' shows the {len(records())} known models.")
+
+
+def derive(checkpoint: Checkpoint) -> Record:
+    """A record for a checkpoint nobody described: what its config says, and what had to be assumed."""
+    config = checkpoint.text_config
+    dtype = config.get("dtype") or config.get("torch_dtype")
+    assumed = [
+        "bos: exactly one if the tokenizer or the template writes one",
+        "pooling: the last token of the text is read, whatever its id",
+        f"dtype: {dtype} from the config" if dtype else "dtype: float32, the config names none",
+        "sign: higher is better",
+    ]
+    if (pad := config.get("pad_token_id")) is not None and pad == config.get("eos_token_id"):
+        assumed.append(
+            "pad is eos: stock transformers would read one token earlier where the text ends in it; "
+            "pooling='last_non_pad' gives that number"
+        )
+    return Record(
+        id=checkpoint.name,
+        backbone=checkpoint.config.get("model_type"),
+        dtype=str(dtype) if dtype else "float32",
+        max_length=config.get("max_position_embeddings"),
+        assumed=tuple(assumed),
+    )

@@ -1,0 +1,1 @@
+"""Loading a reward model, and the forms in which trainers take it."""

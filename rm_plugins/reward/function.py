@@ -1,0 +1,201 @@
+"""The callable that TRL's trainers take as a reward."""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
+
+from rm_plugins.catalog import catalog
+from rm_plugins.conversation import Conversation, Message, Turns, from_trl
+from rm_plugins.errors import OptionError, ScoringError
+from rm_plugins.family import Explanation, LoadSpec, Progress, RewardModel, Score
+from rm_plugins.records import Record
+from rm_plugins.reward.metrics import summarize
+from rm_plugins.reward.resolve import Resolved, resolve
+
+if TYPE_CHECKING:
+    import torch
+
+logger = logging.getLogger(__name__)
+
+OnFailure: TypeAlias = Literal["none", "raise"] | float
+
+
+@dataclass(frozen=True)
+class RewardSpec:
+    """What was asked of `load_reward`; it pickles, weights do not."""
+
+    model: str
+    family: str | None = None
+    record: str | None = None
+    revision: str | None = None
+    dtype: str | None = None
+    device: str | None = None
+    attn_implementation: str | None = None
+    max_length: int | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def resolve(self) -> Resolved:
+        """Finds family, checkpoint and record, and lets the caller's choices override the record."""
+        found = resolve(self.model, catalog(), family=self.family, record=self.record, revision=self.revision)
+        found.family.check_options(self.options)
+        return found._replace(record=self._override(found.record)) if found.record else found
+
+    def _override(self, record: Record) -> Record:
+        asked, known = self.attn_implementation, record.attn_implementation
+        if asked and known and asked != known:
+            logger.warning("%s was published with attn_implementation=%r, not %r", record.id, known, asked)
+        chosen = {"dtype": self.dtype, "attn_implementation": asked, "max_length": self.max_length}
+        return record.model_copy(update={name: value for name, value in chosen.items() if value is not None})
+
+
+class RewardFunction:
+    """A reward model as a TRL reward: pass it in `reward_funcs`.
+
+    It pickles by its spec; the copy loads its weights at first use. `__name__` names family and model, so two rewards
+    of one family log apart.
+    """
+
+    def __init__(self, spec: RewardSpec, *, on_failure: OnFailure = "none") -> None:
+        if not (on_failure in ("none", "raise") or (isinstance(on_failure, int | float) and math.isfinite(on_failure))):
+            raise OptionError(f"on_failure={on_failure!r} must be 'none', 'raise' or a finite number.")
+        self.spec = spec
+        self.on_failure = on_failure
+        self._resolved = spec.resolve()
+        name = self._resolved.record.id if self._resolved.record else self._resolved.target
+        short = name.rstrip("/").rsplit("/", 1)[-1]
+        self.__name__ = f"{self.family}/{short}" if short else self.family
+        self._model: RewardModel | None = None
+        self._lock = threading.Lock()
+
+    @property
+    def family(self) -> str:
+        """Name of the family."""
+        return self._resolved.family.name
+
+    @property
+    def record(self) -> Record | None:
+        """Facts in force: the record's or the derived ones, with the caller's choices."""
+        return self._resolved.record
+
+    def load(self) -> RewardModel:
+        """The loaded model; loads it at first use."""
+        with self._lock:
+            if self._model is None:
+                found = self._resolved
+                spec = LoadSpec(
+                    target=found.target,
+                    checkpoint=found.checkpoint,
+                    record=found.record,
+                    device=self.spec.device,
+                    max_length=self.spec.max_length,
+                    options=self.spec.options,
+                )
+                self._model = found.family.load(spec)
+            return self._model
+
+    def __call__(
+        self,
+        prompts: Sequence[Turns],
+        completions: Sequence[Turns],
+        completion_ids: Sequence[Sequence[int]] | None = None,
+        **columns: Any,
+    ) -> list[float | None]:
+        """Scores completions for a trainer.
+
+        Args:
+            prompts: strings or message lists, one per completion.
+            completions: strings or message lists.
+            completion_ids: policy token ids, used for lengths only; the reward model reads text.
+            columns: data-set columns and TRL's own arguments (`trainer_state`, `log_metric`, ...).
+
+        Returns:
+            One raw reward per completion, in order, higher is better; None where it could not be computed.
+
+        Raises:
+            ConversationError: unequal counts or rows of a wrong form.
+            ScoringError: a reward is missing and `on_failure` or the trainer does not allow None.
+        """
+        log_metric: Callable[[str, float], None] | None = columns.get("log_metric")
+        conversations = from_trl(prompts, completions, columns)
+        scores = self.score(conversations)
+        if log_metric is not None:
+            lengths = [len(ids) for ids in completion_ids] if completion_ids is not None else None
+            for name, value in summarize(scores, lengths or [len(c.answer) for c in conversations]).items():
+                log_metric(f"{self.__name__}/{name}", value)
+        # Online DPO passes trainer_state and no log_metric; it adds up None as 0, which would be a made-up reward.
+        knows_none = log_metric is not None or "trainer_state" not in columns
+        return [self._value(score, row, knows_none) for row, score in enumerate(scores)]
+
+    def score(
+        self, conversations: Sequence[Conversation | Sequence[Message]], progress: Progress | None = None
+    ) -> list[Score]:
+        """Raw scores, before `on_failure`, one per conversation and in order.
+
+        Raises:
+            ConversationError: no conversations, or one that does not end with an assistant turn.
+            ScoringError: the family returned another number of scores.
+        """
+        rows = [Conversation.of(conversation) for conversation in conversations]
+        if not rows:
+            from_trl([], [])
+        scores = self.load().score(rows, progress)
+        if len(scores) != len(rows):
+            raise ScoringError(
+                f"Reward family {self.family!r} returned {len(scores)} scores for {len(rows)} conversations; "
+                "it must return exactly one each."
+            )
+        return [_finite(score) for score in scores]
+
+    def explain(self, conversation: Conversation | Sequence[Message]) -> Explanation:
+        """What the reward model will see of a conversation."""
+        model = self.load()
+        if not hasattr(model, "explain"):
+            raise OptionError(f"Family {self.family!r} reads no tokens, so there is nothing to explain.")
+        explanation: Explanation = model.explain(Conversation.of(conversation))
+        return explanation
+
+    def ppo_module(self, processing_class: Any, dataset: Any = None) -> torch.nn.Module:
+        """The reward as the module that TRL's PPOTrainer (trl 1.12 and earlier) takes as `reward_model`.
+
+        Args:
+            processing_class: the policy's tokenizer.
+            dataset: the training data set with `input_ids` and `prompt` or `messages`: prompts are then recovered
+                exactly. Without it the policy's chat template is inverted.
+        """
+        from rm_plugins.reward.ppo import PPORewardModule
+
+        return PPORewardModule(self, processing_class, dataset)
+
+    def value(self, score: Score, row: int = 0) -> float:
+        """The reward of a score for a caller that knows no None: the value, or the number in `on_failure`."""
+        return cast("float", self._value(score, row, knows_none=False))
+
+    def _value(self, score: Score, row: int, knows_none: bool) -> float | None:
+        if score.value is not None:
+            return score.value
+        if isinstance(self.on_failure, int | float):
+            return float(self.on_failure)
+        if self.on_failure == "raise" or not knows_none:
+            hint = "" if self.on_failure == "raise" else " This trainer knows no None: pass on_failure=<a number>."
+            raise ScoringError(f"{self.__name__} has no reward for row {row}: {score.error or 'unknown cause'}.{hint}")
+        return None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"spec": self.spec, "on_failure": self.on_failure}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(state["spec"], on_failure=state["on_failure"])  # type: ignore[misc]
+
+    def __repr__(self) -> str:
+        return f"RewardFunction({self.spec.model!r}, family={self.family!r})"
+
+
+def _finite(score: Score) -> Score:
+    if score.value is None or math.isfinite(score.value):
+        return score
+    return replace(score, value=None, flags=score.flags | {"non_finite"}, error=f"the model returned {score.value}")

@@ -1,0 +1,57 @@
+"""`load_reward`: the one way in."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rm_plugins.reward.function import OnFailure, RewardFunction, RewardSpec
+
+
+def load_reward(
+    model: str,
+    *,
+    family: str | None = None,
+    record: str | None = None,
+    revision: str | None = None,
+    dtype: str | None = None,
+    device: str | None = None,
+    attn_implementation: str | None = None,
+    max_length: int | None = None,
+    on_failure: OnFailure = "none",
+    **family_options: Any,
+) -> RewardFunction:
+    """Loads a reward model as a TRL reward.
+
+    Args:
+        model: hub id, local folder, adapter folder, or "family:target" for families that take a bare target.
+        family: use this family, or this "provider/family", whatever the checkpoint looks like.
+        record: treat a local copy as this published model: `load_reward("./rm", record="Ray2333/GRM-...")`.
+        revision: hub revision; the record's by default.
+        dtype: "float32", "bfloat16" or "float16"; by default what the published number was made with.
+        device: torch device, or "auto" to spread over several; by default this process's own.
+        attn_implementation: as in transformers; by default the record's.
+        max_length: most tokens of a conversation; longer prompts lose their middle.
+        on_failure: what a conversation that cannot be scored becomes: "none" (None, which TRL skips), "raise", or a
+            number, for trainers that know no None (PPO, Online DPO).
+        family_options: options the family declares; `rm-plugins list` shows them.
+
+    Returns:
+        A callable for `reward_funcs`, with the weights loaded.
+
+    Raises:
+        RmPluginsError: see `rm_plugins.errors`; the message says what to do.
+    """
+    spec = RewardSpec(
+        model=model,
+        family=family,
+        record=record,
+        revision=revision,
+        dtype=dtype,
+        device=device,
+        attn_implementation=attn_implementation,
+        max_length=max_length,
+        options=family_options,
+    )
+    reward = RewardFunction(spec, on_failure=on_failure)
+    reward.load()
+    return reward

@@ -1,0 +1,37 @@
+"""What a trainer should log of a batch of scores."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rm_plugins.family import Score
+
+SHARES = ("truncated", "empty", "control_tokens")
+
+
+def summarize(scores: Sequence[Score], lengths: Sequence[int]) -> dict[str, float]:
+    """Shares of flagged rows in [0, 1], and how far rewards follow length.
+
+    Args:
+        scores: one batch, at least one row.
+        lengths: length of each answer: policy tokens if known, else characters.
+
+    Returns:
+        `truncated`, `empty`, `control_tokens`, `failed`; `length_correlation` (Pearson, in [-1, 1]) where at least two
+        rewards and two lengths differ.
+    """
+    shares = {flag: sum(flag in score.flags for score in scores) / len(scores) for flag in SHARES}
+    shares["failed"] = sum(score.value is None for score in scores) / len(scores)
+    pairs = [(s.value, float(n)) for s, n in zip(scores, lengths, strict=True) if s.value is not None]
+    if (correlation := _pearson(pairs)) is not None:
+        shares["length_correlation"] = correlation
+    return shares
+
+
+def _pearson(pairs: Sequence[tuple[float, float]]) -> float | None:
+    import numpy as np
+
+    rewards, lengths = np.array(pairs, dtype=float).reshape(-1, 2).T
+    if len(rewards) < 2 or np.ptp(rewards) == 0 or np.ptp(lengths) == 0:
+        return None
+    return float(np.corrcoef(rewards, lengths)[0, 1])

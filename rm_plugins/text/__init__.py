@@ -1,0 +1,1 @@
+"""Conversations to the reward model's own text and token ids."""

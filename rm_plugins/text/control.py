@@ -1,0 +1,91 @@
+"""Keeps text that spells a control token of the reward model text.
+
+A tokenizer turns the characters of a control token into its id wherever they stand, so an answer that spells one could
+forge a turn. Before the template runs, such spellings are broken by a mark that the text does not contain. Clean text
+is then tokenized as always. Marked text goes through a twin of the tokenizer that knows the control tokens only by
+secret names: the template's own are renamed, the marks are taken out, and what the author spelled is ordinary text.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+from collections.abc import Iterable, Mapping
+from functools import cached_property
+from typing import Any
+
+from rm_plugins.errors import TextError
+
+_MARKS = [chr(code) for code in range(0x10FF00, 0x10FFFD)]
+_REASONING = {"<think>", "</think>"}  # templates may write these, and so may an answer that reasons: content, not turns
+
+
+class ControlTokens:
+    """The control tokens of one tokenizer: every special token, and every added token that its template writes.
+
+    Args:
+        tokenizer: a transformers tokenizer with a fast backend.
+        template_ids: ids of a conversation rendered from harmless text, to see what the template writes.
+    """
+
+    def __init__(self, tokenizer: Any, template_ids: Iterable[int] = ()) -> None:
+        self._tokenizer = tokenizer
+        written = set(template_ids)
+        added = tokenizer.added_tokens_decoder.items()
+        names = {t.content for i, t in added if t.special or (i in written and not t.content.isspace())}
+        self.names: frozenset[str] = frozenset(names - _REASONING)
+        longest_first = sorted(self.names, key=lambda name: (-len(name), name))
+        self._pattern = re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")
+        self._secret = secrets.token_hex(8)
+
+    def found_in(self, text: str) -> bool:
+        """Whether the text spells a control token."""
+        return self._pattern.search(text) is not None
+
+    def mark_for(self, texts: Iterable[str]) -> str:
+        """A private-use character that none of the texts contains."""
+        used = set().union(*map(set, texts))
+        free = next((mark for mark in _MARKS if mark not in used), None)
+        if free is None:
+            raise TextError("The conversation uses every private-use character; none is left to mark forged tokens.")
+        return free
+
+    def break_spellings(self, text: str, mark: str) -> str:
+        """Puts the mark behind the first character of every control token the text spells."""
+        return self._pattern.sub(lambda hit: hit[0][0] + mark + hit[0][1:], text)
+
+    def encode_marked(self, text: str, mark: str, *, add_special_tokens: bool) -> list[int]:
+        """Token ids of marked text: unmarked control tokens count, marked ones are ordinary characters."""
+        renamed = self._pattern.sub(lambda hit: self._alias(hit[0]), text).replace(mark, "")
+        return list(self._twin.encode(renamed, add_special_tokens=add_special_tokens).ids)
+
+    def _alias(self, name: str) -> str:
+        return f"\U0010fffd{self._secret}:{name}\U0010fffd"
+
+    @cached_property
+    def _twin(self) -> Any:
+        """The backend tokenizer with every control token renamed; same ids, same everything else."""
+        from tokenizers import Tokenizer
+
+        backend = getattr(self._tokenizer, "backend_tokenizer", None)
+        if backend is None:
+            raise TextError(
+                f"{type(self._tokenizer).__name__} has no fast backend, so control tokens in text cannot be kept text."
+            )
+        plan = json.loads(backend.to_str())
+        plan["truncation"] = plan["padding"] = None
+        for token in plan["added_tokens"]:
+            if token["content"] in self.names:
+                token["content"] = self._alias(token["content"])
+        plan["model"] = self._rename(plan["model"])
+        return Tokenizer.from_str(json.dumps(plan))
+
+    def _rename(self, model: Mapping[str, Any]) -> dict[str, Any]:
+        vocab = model["vocab"]
+        if isinstance(vocab, list):  # Unigram: [piece, log-probability]
+            renamed: Any = [[self._alias(p) if p in self.names else p, s] for p, s in vocab]
+        else:
+            renamed = {self._alias(p) if p in self.names else p: i for p, i in vocab.items()}
+        unknown = model.get("unk_token")
+        return {**model, "vocab": renamed} | ({"unk_token": self._alias(unknown)} if unknown in self.names else {})

@@ -1,0 +1,149 @@
+"""One conversation in, the reward model's own token ids and read positions out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from rm_plugins.conversation import Conversation, Message
+from rm_plugins.errors import TextError
+from rm_plugins.family import Explanation
+from rm_plugins.records import BosPolicy, Pooling, SystemPolicy
+from rm_plugins.text.bos import apply_bos, derive_policy, leading_bos
+from rm_plugins.text.control import ControlTokens
+from rm_plugins.text.reasoning import Reasoning, strip_reasoning
+from rm_plugins.text.roles import fit_roles
+from rm_plugins.text.template import ChatTemplate, map_texts, texts_of
+from rm_plugins.text.truncate import shorten
+
+_PROBE: tuple[Message, ...] = tuple({"role": r, "content": "x"} for r in ("user", "assistant", "user", "assistant"))
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """A conversation as the model reads it.
+
+    Attributes:
+        ids: token ids, without padding.
+        read_at: positions in `ids` whose hidden state the head reads.
+        text: the rendered text.
+        flags: see `Score.flags`.
+        notes: choices made on the way, one sentence each.
+    """
+
+    ids: tuple[int, ...]
+    read_at: tuple[int, ...]
+    text: str
+    flags: frozenset[str] = frozenset()
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class TextRules:
+    """How one model's text is made; see `records.toml` for the policies."""
+
+    bos: BosPolicy = "derive"
+    pooling: Pooling = "last"
+    system: SystemPolicy = "template"
+    reasoning: Reasoning = "keep"
+    max_length: int | None = None
+    pad_id: int | None = None
+
+
+class ChatEncoder:
+    """Writes conversations with a tokenizer's chat template.
+
+    Args:
+        tokenizer: the reward model's own.
+        rules: the record's rules.
+
+    Raises:
+        TextError: the tokenizer has no chat template.
+    """
+
+    def __init__(self, tokenizer: Any, rules: TextRules) -> None:
+        self.tokenizer = tokenizer
+        self.rules = rules
+        self._template = ChatTemplate(tokenizer)
+
+    @cached_property
+    def _controls(self) -> ControlTokens:
+        ids = self.tokenizer(self._template.render(_PROBE), add_special_tokens=False)["input_ids"]
+        return ControlTokens(self.tokenizer, ids)
+
+    @cached_property
+    def bos(self) -> BosPolicy:
+        """The BOS policy in force."""
+        if self.rules.bos != "derive":
+            return self.rules.bos
+        return derive_policy(self.tokenizer, self._template.render(_PROBE))
+
+    def encode(self, conversation: Conversation) -> Encoded:
+        """Renders, guards, tokenizes and if need be shortens one conversation.
+
+        Raises:
+            TextError: the template refuses it, or it cannot be made to fit.
+        """
+        turns, flags = self._prepare(conversation)
+        text, ids = self._write(turns)
+        limit = self.rules.max_length
+        if limit is not None and len(ids) > limit:
+            text, ids = self._write(shorten(turns, lambda t: self._write(t)[1], limit))
+            flags |= {"truncated"}
+        if not ids:
+            raise TextError("The conversation became no tokens at all; there is nothing to read a score from.")
+        return Encoded(tuple(ids), (self._position(ids),), text, flags, self._notes(turns, ids))
+
+    def explain(self, conversation: Conversation) -> Explanation:
+        """What the model will see of the conversation."""
+        seen = self.encode(conversation)
+        tokens = tuple(self.tokenizer.decode([i]) for i in seen.ids)
+        return Explanation(seen.text, seen.ids, tokens, seen.read_at, seen.flags, seen.notes)
+
+    def _prepare(self, conversation: Conversation) -> tuple[list[Message], frozenset[str]]:
+        turns, flags = fit_roles(conversation.messages, self._template, self.rules.system)
+        if self.rules.reasoning == "strip":
+            stripped = strip_reasoning(turns[-1]["content"])
+            turns[-1] = {**turns[-1], "content": stripped.answer, "reasoning_content": ""}
+            flags |= {"truncated"} if stripped.truncated else frozenset()
+        if not turns[-1]["content"].strip() and not turns[-1].get("tool_calls"):
+            flags |= {"empty"}
+        if any(self._controls.found_in(text) for text in texts_of(turns)):
+            flags |= {"control_tokens"}
+        return turns, flags
+
+    def _write(self, turns: Sequence[Message]) -> tuple[str, list[int]]:
+        texts = texts_of(turns)
+        bos = self.tokenizer.bos_token
+        if not any(map(self._controls.found_in, texts)):
+            text, specials = apply_bos(self._template.render(turns), bos, self.bos)
+            ids = list(self.tokenizer(text, add_special_tokens=specials)["input_ids"])
+            return text, self._checked(ids)
+        mark = self._controls.mark_for(texts)
+        broken = map_texts(turns, lambda text: self._controls.break_spellings(text, mark))
+        text, specials = apply_bos(self._template.render(broken), bos, self.bos)
+        ids = self._controls.encode_marked(text, mark, add_special_tokens=specials)
+        return text.replace(mark, ""), self._checked(ids)
+
+    def _checked(self, ids: list[int]) -> list[int]:
+        count, allowed = leading_bos(ids, self.tokenizer.bos_token_id), 2 if self.bos == "keep" else 1
+        if count > allowed:
+            raise TextError(
+                f"The text starts with {count} BOS tokens and bos={self.bos!r} allows {allowed}; choose another bos=."
+            )
+        return ids
+
+    def _position(self, ids: Sequence[int]) -> int:
+        last = len(ids) - 1
+        if self.rules.pooling == "last":
+            return last
+        return next((i for i in range(last, -1, -1) if ids[i] != self.rules.pad_id), last)
+
+    def _notes(self, turns: Sequence[Message], ids: Sequence[int]) -> tuple[str, ...]:
+        bos = leading_bos(list(ids), self.tokenizer.bos_token_id)
+        notes = [f"BOS policy {self.bos!r}: the text starts with {bos} BOS."]
+        if turns[0]["role"] != "system" and "system" in self._template.added_system:
+            notes.append(f"The template added a system turn: {self._template.added_system!r}.")
+        return tuple(notes)
