@@ -61,11 +61,12 @@ def load_classifier(auto_class: Any, spec: LoadSpec, base: Checkpoint, width: in
         head: bare name of the head's weight, which may come from elsewhere.
     """
     record = spec.record or Record(id=spec.target)
+    dtype = torch_dtype(record.dtype)
     try:
         model, info = auto_class.from_pretrained(
             base.folder,
             num_labels=width,
-            dtype=torch_dtype(record.dtype),
+            dtype=dtype,
             attn_implementation=record.attn_implementation,
             output_loading_info=True,
             trust_remote_code=False,
@@ -97,8 +98,13 @@ def put_adapter(model: Any, adapter: Checkpoint) -> Any:
         raise MissingExtraError(
             f"{adapter.name} is a peft adapter. Install what reads it with: pip install 'rm-plugins[peft]'"
         ) from error
-    wrapped = PeftModel.from_pretrained(model, adapter.folder)
-    live = {bare_name(name.replace(".default", "")) for name in wrapped.state_dict()}
+    try:
+        wrapped = PeftModel.from_pretrained(model, adapter.folder)
+    except (KeyError, RuntimeError, ValueError) as error:
+        raise HeadError(
+            f"peft cannot put adapter {adapter.name} on its base: {type(error).__name__}: {error}"
+        ) from error
+    live = {bare_name(name).replace(".default", "") for name in wrapped.state_dict()}
     lost = sorted(name for name in map(bare_name, adapter.tensors) if name not in live)
     if lost:
         raise HeadError(

@@ -1,0 +1,262 @@
+"""Random, lost, mismatched and foreign heads are refused, each with what to do."""
+
+import json
+import pickle
+
+import pytest
+import torch
+from integration_tests_builder import rewrite, tiny_config, tokenizer
+from safetensors.torch import load_file, save_file
+
+from rm_plugins import load_reward
+from rm_plugins.errors import (
+    CheckpointError,
+    HeadError,
+    OptionError,
+    UnknownFamilyError,
+    UnknownModelError,
+    WrongFamilyError,
+)
+
+CHAT = [{"role": "user", "content": "quick fox?"}, {"role": "assistant", "content": "lazy dog"}]
+
+
+def load(folder, **options):
+    return load_reward(str(folder), device="cpu", **options)
+
+
+def edit_config(folder, **changes):
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+    return folder
+
+
+def test_a_language_model_without_a_head_is_refused(builder):
+    folder = rewrite(builder.classifier(), lambda t: {k: v for k, v in t.items() if k != "score.weight"})
+    with pytest.raises(WrongFamilyError, match=r"there is no score\.weight"):
+        load(folder)
+    with pytest.raises(HeadError, match="no stock sequence classifier"):
+        load(folder, family="sequence_classifier")
+
+
+@pytest.mark.parametrize("name", ["v_head.summary.weight", "regression_head.weight", "reward_head.weight"])
+def test_a_head_of_another_name_is_named_in_the_error(builder, name):
+    folder = rewrite(builder.classifier(), lambda t: {name if k == "score.weight" else k: v for k, v in t.items()})
+    with pytest.raises(WrongFamilyError, match=name):
+        load(folder)
+
+
+def test_a_head_tensor_the_family_would_ignore_is_an_error(builder):
+    def add_gate(tensors):
+        return tensors | {"weights.fc.0.weight": torch.ones(32, 32), "gating.logit_scale": torch.ones(1)}
+
+    folder = edit_config(
+        rewrite(builder.classifier(), add_gate), architectures=["LlamaForSequenceClassificationWithNormal_Weights"]
+    )
+    message = r"made for LlamaForSequenceClassificationWithNormal_Weights.*gating\.logit_scale, weights\.fc\.0\.weight"
+    with pytest.raises(WrongFamilyError, match=message):
+        load(folder, family="sequence_classifier")
+
+
+def test_a_backbone_tensor_that_is_missing_is_an_error_not_a_random_layer(builder):
+    folder = rewrite(builder.classifier(), lambda t: {k: v for k, v in t.items() if "layers.1.mlp.up" not in k})
+    with pytest.raises(HeadError, match=r"lacks weights.*layers\.1\.mlp\.up_proj\.weight"):
+        load(folder)
+
+
+def test_a_backbone_tensor_of_another_shape_is_an_error(builder):
+    def shrink(tensors):
+        return {k: v[:, :16].contiguous() if "layers.0.mlp.up" in k else v for k, v in tensors.items()}
+
+    with pytest.raises(CheckpointError, match="mismatched_sizes"):
+        load(rewrite(builder.classifier(), shrink))
+
+
+def test_the_width_of_the_head_comes_from_its_tensor_not_from_the_config(builder):
+    folder = builder.classifier()
+    [before] = load(folder).score([CHAT])
+    edit_config(folder, id2label={str(i): f"LABEL_{i}" for i in range(2)}, label2id={"LABEL_0": 0, "LABEL_1": 1})
+    assert load(folder).score([CHAT])[0].value == before.value
+
+
+def test_two_labels_need_a_rule_and_give_the_difference(builder):
+    folder = builder.classifier(labels=2, id2label={0: "bad", 1: "good"}, label2id={"bad": 0, "good": 1})
+    with pytest.raises(OptionError, match="positive='good' or 'bad'"):
+        load(folder)
+    with pytest.raises(OptionError, match="its labels are bad, good"):
+        load(folder, positive="best")
+    good, bad = (load(folder, positive=p).score([CHAT])[0].value for p in ("good", "bad"))
+    assert good == pytest.approx(-bad) and good != 0
+
+
+def test_more_than_two_outputs_belong_to_another_family(builder):
+    with pytest.raises(WrongFamilyError, match="has 10 outputs"):
+        load(builder.classifier(labels=10))
+
+
+@pytest.fixture
+def adapter(builder):
+    from peft import LoraConfig, get_peft_model
+    from transformers import AutoModelForSequenceClassification
+
+    base = builder.classifier(seed=1)
+    model = AutoModelForSequenceClassification.from_pretrained(base, num_labels=1)
+    model = get_peft_model(
+        model, LoraConfig(task_type="SEQ_CLS", r=2, target_modules=["q_proj"], modules_to_save=["score"])
+    )
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "lora_B" in name:
+                parameter.normal_(std=0.5)
+            if "modules_to_save" in name:
+                parameter.fill_(1.0)
+    folder = builder.folder("adapter")
+    model.save_pretrained(folder)
+    tokenizer("llama").save_pretrained(folder)
+    return folder, model.eval()
+
+
+def test_an_adapter_scores_with_its_own_head_and_layers(adapter):
+    folder, model = adapter
+    reward = load(folder)
+    seen = reward.explain(CHAT)
+    with torch.no_grad():
+        hidden = model.base_model.model.model(torch.tensor([seen.ids])).last_hidden_state[0, -1]
+    assert reward.score([CHAT])[0].value == pytest.approx(hidden.sum().item(), abs=1e-5)  # a head of ones is a sum
+
+
+def test_an_adapter_without_a_head_is_refused(adapter):
+    folder, _ = adapter
+    path = folder / "adapter_model.safetensors"
+    save_file({k: v for k, v in load_file(path).items() if "score" not in k}, path)
+    with pytest.raises(WrongFamilyError, match="this adapter has no reward head"):
+        load(folder)
+
+
+def test_an_adapter_with_the_head_under_another_name_is_an_error_not_a_random_head(adapter):
+    folder, _ = adapter
+    path = folder / "adapter_model.safetensors"
+    save_file({k.replace("base_model.model.score", "score"): v for k, v in load_file(path).items()}, path)
+    with pytest.raises(HeadError, match=r"peft cannot put adapter .*score\.weight"):
+        load(folder)
+
+
+def test_an_adapter_layer_without_a_place_is_an_error(adapter):
+    folder, _ = adapter
+    path = folder / "adapter_model.safetensors"
+    save_file({k.replace("layers.1", "layers.7"): v for k, v in load_file(path).items()}, path)
+    with pytest.raises(HeadError, match=r"have no place in its base.*layers\.7"):
+        load(folder)
+
+
+def test_dropout_never_makes_two_calls_differ(builder):
+    folder = builder.classifier(attention_dropout=0.5)
+    reward = load(folder)
+    reward.load().engine.backbone.train()
+    assert load(folder).score([CHAT]) == load(folder).score([CHAT])
+
+
+def test_raw_logits_are_never_squashed(builder):
+    def big(tensors):
+        return tensors | {"score.weight": tensors["score.weight"] * 1000}
+
+    folder = builder.classifier()
+    [small] = load(folder).score([CHAT])
+    [large] = load(rewrite(folder, big)).score([CHAT])
+    assert large.value == pytest.approx(1000 * small.value, rel=1e-4) and abs(large.value) > 1
+
+
+def test_a_non_finite_score_is_none_with_a_flag(builder):
+    def poison(tensors):
+        return tensors | {"score.weight": tensors["score.weight"] * float("nan")}
+
+    [score] = load(rewrite(builder.classifier(), poison)).score([CHAT])
+    assert score.value is None and "non_finite" in score.flags and "nan" in score.error
+
+
+def test_another_attention_than_the_record_s_is_warned_of_by_both_names(builder, caplog):
+    from rm_plugins.reward.function import RewardSpec
+
+    folder = str(builder.classifier("gemma2", "gemma"))
+    RewardSpec(folder, record="Skywork/Skywork-Reward-Gemma-2-27B", attn_implementation="sdpa").resolve()
+    assert "attn_implementation='eager', not 'sdpa'" in caplog.text
+
+
+def test_a_reward_pickles_by_its_spec_and_has_a_name_of_its_own(builder):
+    one, two = load(builder.classifier()), load(builder.classifier(seed=2))
+    copy = pickle.loads(pickle.dumps(one))
+    assert copy.score([CHAT]) == one.score([CHAT])
+    assert one.__name__ != two.__name__ and one.__name__.startswith("sequence_classifier/")
+    assert len(pickle.dumps(one)) < 2000
+
+
+def test_unknown_things_are_named(builder, monkeypatch):
+    folder = builder.classifier()
+    with pytest.raises(UnknownModelError, match="There is no folder /no/such"):
+        load("/no/such")
+    with pytest.raises(UnknownModelError, match="a hub id is 'owner/name'"):
+        load("no such model")
+    with pytest.raises(UnknownModelError, match="Did you mean 'Skywork/Skywork-Reward-V2-Qwen3-8B'"):
+        load(folder, record="Skywork/Skywork-Reward-V2-Qwen-8B")
+    with pytest.raises(UnknownFamilyError, match="Unknown reward family 'nothing'"):
+        load("nothing:here")
+    with pytest.raises(OptionError, match="no option temperature"):
+        load(folder, temperature=1)
+    with pytest.raises(OptionError, match="on_failure='zero'"):
+        load(folder, on_failure="zero")
+    with pytest.raises(OptionError, match="dtype 'int8' is not a floating"):
+        load(folder, dtype="int8")
+
+
+def test_no_network_and_gated_are_told_apart(monkeypatch):
+    import huggingface_hub
+    from huggingface_hub.errors import GatedRepoError, LocalEntryNotFoundError, RepositoryNotFoundError
+
+    def answer(error):
+        def fetch(*_, **__):
+            raise error
+
+        monkeypatch.setattr(huggingface_hub, "snapshot_download", fetch)
+
+    answer(LocalEntryNotFoundError("offline"))
+    with pytest.raises(CheckpointError, match="the hub cannot be reached"):
+        load("some/model")
+    answer(GatedRepoError.__new__(GatedRepoError))
+    with pytest.raises(CheckpointError, match="is gated: accept its licence"):
+        load("some/model")
+    answer(RepositoryNotFoundError.__new__(RepositoryNotFoundError))
+    with pytest.raises(UnknownModelError, match="no repository 'some/model'"):
+        load("some/model")
+
+
+def test_corrupt_and_foreign_folders_are_named(builder, tmp_path):
+    with pytest.raises(CheckpointError, match=r"neither config\.json nor adapter_config\.json"):
+        load(tmp_path)
+    folder = builder.classifier()
+    (folder / "model.safetensors").write_bytes(b"\x10\0\0\0\0\0\0\0{broken")
+    with pytest.raises(CheckpointError, match="not a readable safetensors file"):
+        load(folder)
+    (folder / "config.json").write_text("{broken")
+    with pytest.raises(CheckpointError, match="not readable JSON"):
+        load(folder)
+
+
+def test_remote_code_is_never_run(builder, tmp_path):
+    folder = builder.classifier()
+    witness = tmp_path / "ran"
+    (folder / "modeling_evil.py").write_text(f"open({str(witness)!r}, 'w')\nclass Evil: pass\n")
+    edit_config(folder, auto_map={"AutoModelForSequenceClassification": "modeling_evil.Evil"})
+    assert load(folder).score([CHAT])[0].value is not None
+    assert not witness.exists()
+
+
+def test_a_pickled_checkpoint_is_not_read(builder):
+    folder = builder.classifier()
+    torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(WrongFamilyError, match="no safetensors file"):
+        load(folder)
+
+
+def test_tiny_configs_are_the_architectures_they_claim():
+    assert tiny_config("gemma2", 300).model_type == "gemma2"

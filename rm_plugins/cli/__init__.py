@@ -1,0 +1,1 @@
+"""The `rm-plugins` command, one module per subcommand."""

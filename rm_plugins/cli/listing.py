@@ -1,0 +1,53 @@
+"""`rm-plugins list`: installed families, broken plugins, known models."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Annotated
+
+import typer
+
+from rm_plugins.catalog import Catalog, catalog
+from rm_plugins.cli.show import print_json, print_rows
+
+
+def list_families(
+    models: Annotated[bool, typer.Option("--models", help="List the known models too.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Lists reward-model families, and plugins that cannot be used."""
+    from rm_plugins.records import records
+
+    found, known = catalog(), records()
+    counts = Counter(record.family for record in known.values())
+    if as_json:
+        print_json(_as_json(found, counts) | ({"models": [r.model_dump() for r in known.values()]} if models else {}))
+        return
+    print_rows(
+        ["family", "kind", "provider", "known models", "what it reads"],
+        [[n, i.family.kind, i.provider, counts[n], i.family.summary] for n, i in sorted(found.found.items())],
+    )
+    if found.failures:
+        typer.echo("Cannot be used:")
+        print_rows(["name", "provider", "why"], [[f.name, f.provider, f.error] for f in found.failures])
+    if models:
+        print_rows(
+            ["model", "family", "dtype", "BOS", "licence"],
+            [[r.id, r.family, r.dtype, r.bos, r.licence] for r in known.values()],
+        )
+
+
+def _as_json(found: Catalog, counts: Counter[str | None]) -> dict[str, object]:
+    families = [
+        {
+            "name": name,
+            "kind": item.family.kind,
+            "provider": item.provider,
+            "summary": item.family.summary,
+            "options": dict(item.family.options),
+            "requires": list(item.family.requires),
+            "known_models": counts[name],
+        }
+        for name, item in sorted(found.found.items())
+    ]
+    return {"families": families, "failures": [vars(failure) for failure in found.failures]}

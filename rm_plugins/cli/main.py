@@ -1,0 +1,30 @@
+"""Entry of the command line: collects the subcommands and turns our errors into one line."""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+
+from rm_plugins.cli import demo, inspect, listing, score
+from rm_plugins.errors import RmPluginsError
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+app.command("list")(listing.list_families)
+app.command("inspect")(inspect.inspect_model)
+app.command("score")(score.score_file)
+app.command("demo")(demo.demo)
+
+
+@app.callback()
+def _about() -> None:
+    """Any published reward model, as a TRL reward."""
+
+
+def main() -> None:
+    """Runs the command; an error of ours is one sentence on stderr and exit code 2."""
+    try:
+        app()
+    except RmPluginsError as error:
+        sys.stderr.write(f"rm-plugins: {error}\n")
+        sys.exit(2)

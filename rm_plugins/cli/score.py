@@ -1,0 +1,63 @@
+"""`rm-plugins score MODEL FILE`: scores a JSONL file, resumably."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from rm_plugins.cli.show import safe
+from rm_plugins.errors import OptionError
+
+
+def score_file(
+    model: Annotated[str, typer.Argument(help="Hub id, folder, or family:target.")],
+    file: Annotated[Path, typer.Argument(help="JSONL with 'messages', or 'prompt' and 'completion', a row.")],
+    out: Annotated[Path | None, typer.Option(help="Result; FILE with '.scores.jsonl' by default.")] = None,
+    record: Annotated[str | None, typer.Option(help="Treat a local copy as this published model.")] = None,
+    dtype: Annotated[str | None, typer.Option(help="float32, bfloat16 or float16.")] = None,
+    device: Annotated[str | None, typer.Option(help="torch device, or auto.")] = None,
+    max_length: Annotated[int | None, typer.Option(help="Most tokens of a conversation.")] = None,
+    option: Annotated[list[str] | None, typer.Option("--option", "-o", help="Family option, name=value.")] = None,
+    chunk: Annotated[int, typer.Option(min=1, help="Rows scored and written together.")] = 64,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
+) -> None:
+    """Scores conversations; a stopped run continues where it was, and the file comes out the same."""
+    from rich.progress import Progress
+
+    from rm_plugins.reward.function import RewardFunction, RewardSpec
+    from rm_plugins.reward.scorefile import ScoreFile
+
+    spec = RewardSpec(
+        model=model, record=record, dtype=dtype, device=device, max_length=max_length, options=_options(option or [])
+    )
+    run = ScoreFile(file, out or file.with_suffix(".scores.jsonl"), RewardFunction(spec), chunk=chunk)
+    with Progress(disable=as_json) as bar:
+        task = bar.add_task("scoring", total=run.total, completed=run.done)
+        for count in run:
+            bar.update(task, advance=count)
+    _report(run.summary(), as_json)
+
+
+def _report(summary: dict[str, object], as_json: bool) -> None:
+    from rm_plugins.cli.show import print_json, print_rows
+
+    if as_json:
+        print_json(summary)
+    else:
+        print_rows(["", ""], [[key, value] for key, value in summary.items() if key != "errors"])
+    for message in list(summary["errors"])[:20]:  # type: ignore[call-overload]
+        typer.echo(safe(message), err=True)
+    if summary["errors"]:
+        raise typer.Exit(1)
+
+
+def _options(pairs: list[str]) -> dict[str, object]:
+    options: dict[str, object] = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals:
+            raise OptionError(f"--option {pair!r} must be name=value.")
+        options[name] = int(value) if value.lstrip("-").isdigit() else value
+    return options

@@ -1,0 +1,1 @@
+"""The demonstration: a real policy, a real reward model, one command."""

@@ -1,0 +1,135 @@
+"""Scores a JSONL file in fixed chunks, so that a run that was stopped and one that was not give the same file.
+
+A chunk is scored together and appended in one write. On resuming, whole chunks that are in the result stay and anything
+behind them is cut, so the chunks, and with them the batches, are the same as in one run.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from rm_plugins.conversation import Conversation, from_trl
+from rm_plugins.errors import ConversationError, OptionError
+from rm_plugins.family import Score
+from rm_plugins.reward.function import RewardFunction
+
+Row = Conversation | str
+"""A conversation, or why its line cannot be scored."""
+
+
+class ScoreFile:
+    """Iterate over it to do the work; each step yields the number of rows finished.
+
+    Args:
+        source: JSONL with `messages`, or `prompt` and `completion`, per line.
+        target: result, one line per line of the source, with `line`, `score`, `parts`, `steps`, `flags` and, where a
+            row has no score, `error`. Beside it `<target>.run.json` names the source, the model and the options.
+        reward: loads its weights only if something is left to score.
+        chunk: rows per write.
+
+    Raises:
+        OptionError: the source is missing or empty, or the target holds the result of another run.
+    """
+
+    def __init__(self, source: Path, target: Path, reward: RewardFunction, *, chunk: int) -> None:
+        if not source.is_file():
+            raise OptionError(f"There is no file {source}.")
+        self._lines = [x for x in enumerate(source.read_text(encoding="utf-8").splitlines(), 1) if x[1].strip()]
+        if not self._lines:
+            raise OptionError(f"{source} is empty; it needs one JSON object per line.")
+        self._target, self._reward, self._chunk = target, reward, chunk
+        self.total = len(self._lines)
+        self.done = self._resume(self._identity(source))
+
+    def __iter__(self) -> Iterator[int]:
+        while self.done < self.total:
+            lines = self._lines[self.done : self.done + self._chunk]
+            results = self._score(lines)
+            with self._target.open("a", encoding="utf-8") as file:
+                file.write("".join(json.dumps(result, ensure_ascii=False) + "\n" for result in results))
+            self.done += len(lines)
+            yield len(lines)
+
+    def summary(self) -> dict[str, Any]:
+        """Counts of the finished file, its mean score, and the errors of rows without one."""
+        rows = [json.loads(line) for line in self._target.read_text(encoding="utf-8").splitlines()]
+        values = [row["score"] for row in rows if row["score"] is not None]
+        return {
+            "file": str(self._target),
+            "rows": len(rows),
+            "scored": len(values),
+            "mean": sum(values) / len(values) if values else None,
+            "truncated": sum("truncated" in row["flags"] for row in rows),
+            "control_tokens": sum("control_tokens" in row["flags"] for row in rows),
+            "errors": [f"line {row['line']}: {row['error']}" for row in rows if row["error"]],
+        }
+
+    def _identity(self, source: Path) -> dict[str, Any]:
+        spec, record = self._reward.spec, self._reward.record
+        return {
+            "source_sha256": hashlib.sha256(source.read_bytes()).hexdigest(),
+            "model": spec.model,
+            "record": record.model_dump(mode="json") if record else None,
+            "options": dict(spec.options),
+            "chunk": self._chunk,
+        }
+
+    def _resume(self, identity: dict[str, Any]) -> int:
+        note = self._target.with_name(self._target.name + ".run.json")
+        if not self._target.exists():
+            note.write_text(json.dumps(identity, indent=2), encoding="utf-8")
+            self._target.touch()
+            return 0
+        before = json.loads(note.read_text(encoding="utf-8")) if note.is_file() else {}
+        if changed := [key for key in identity if before.get(key) != identity[key]]:
+            raise OptionError(
+                f"{self._target} was made by another run ({', '.join(changed)} differ); remove it or choose --out."
+            )
+        lines = self._target.read_bytes().splitlines(keepends=True)
+        whole = [line for line in lines if line.endswith(b"\n")]
+        kept = len(whole) if len(whole) >= self.total else len(whole) // self._chunk * self._chunk
+        if kept < len(lines):
+            with self._target.open("r+b") as file:
+                file.truncate(sum(map(len, lines[:kept])))
+        return kept
+
+    def _score(self, lines: list[tuple[int, str]]) -> list[dict[str, Any]]:
+        rows = [_parse(text) for _, text in lines]
+        good = [row for row in rows if isinstance(row, Conversation)]
+        scores = iter(self._reward.score(good) if good else [])
+        return [
+            _result(number, Score(None, error=row) if isinstance(row, str) else next(scores))
+            for (number, _), row in zip(lines, rows, strict=True)
+        ]
+
+
+def _parse(text: str) -> Row:
+    try:
+        row = json.loads(text)
+    except ValueError as error:
+        return f"not JSON: {error}"
+    if not isinstance(row, dict):
+        return f"expected an object, found {type(row).__name__}"
+    try:
+        if "messages" in row:
+            return Conversation(tuple(row["messages"]), row)
+        if "prompt" in row and "completion" in row:
+            return Conversation(from_trl([row["prompt"]], [row["completion"]])[0].messages, row)
+    except (ConversationError, TypeError) as error:
+        return str(error)
+    return f"needs 'messages', or 'prompt' and 'completion'; it has {', '.join(sorted(row)) or 'nothing'}"
+
+
+def _result(number: int, score: Score) -> dict[str, Any]:
+    return {
+        "line": number,
+        "score": score.value,
+        "parts": dict(score.parts),
+        "steps": score.steps,
+        "flags": sorted(score.flags),
+        "error": score.error,
+    }
