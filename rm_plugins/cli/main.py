@@ -6,14 +6,17 @@ import sys
 
 import typer
 
-from rm_plugins.cli import demo, inspect, listing, score
+from rm_plugins.cli.demo import demo
+from rm_plugins.cli.inspect import inspect_model
+from rm_plugins.cli.listing import list_families
+from rm_plugins.cli.score import score_file
 from rm_plugins.errors import RmPluginsError
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
-app.command("list")(listing.list_families)
-app.command("inspect")(inspect.inspect_model)
-app.command("score")(score.score_file)
-app.command("demo")(demo.demo)
+app.command("list")(list_families)
+app.command("inspect")(inspect_model)
+app.command("score")(score_file)
+app.command("demo")(demo)
 
 
 @app.callback()

@@ -6,7 +6,6 @@ import logging
 import tempfile
 import time
 from dataclasses import dataclass
-from importlib.resources import files
 from typing import Any
 
 import torch
@@ -31,11 +30,6 @@ PROMPTS = (
 NEW_TOKENS = 48
 
 
-def shipped_reward() -> str:
-    """Folder of the reward model inside the package."""
-    return str(files("rm_plugins") / "models" / REWARD)
-
-
 @dataclass
 class Demo:
     """One run of the demonstration; None stands for the models that come with it."""
@@ -53,7 +47,7 @@ class Demo:
             logging.getLogger(noisy).setLevel(logging.ERROR)
         self._console = Console()
         self._say(f"Loading policy {self.policy or POLICY} and reward model {self.reward or REWARD} ...")
-        reward = load_reward(self.reward or shipped_reward())
+        reward = load_reward(self.reward or REWARD)
         tokenizer, model = self._load_policy()
         self._show_text(reward)
         self._best_of_n(reward, tokenizer, model)
