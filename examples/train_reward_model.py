@@ -16,7 +16,10 @@ import random
 from collections import Counter
 from pathlib import Path
 from statistics import fmean
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from rm_plugins import RewardFunction
 
 BASE = "HuggingFaceTB/SmolLM2-135M-Instruct"
 MOST_CHARACTERS = 900
@@ -146,7 +149,7 @@ def train(pairs: list[Pair], out: Path, seed: int, epochs: float) -> None:
     trainer.model.save_pretrained(out)
 
 
-def accuracy(reward, pairs: list[Pair]) -> dict[str, float]:
+def accuracy(reward: RewardFunction, pairs: list[Pair]) -> dict[str, float]:
     """How often the better answer scores higher, with a Wilson interval and the length baselines on the same pairs."""
     from scipy.stats import binomtest
 
@@ -164,7 +167,7 @@ def accuracy(reward, pairs: list[Pair]) -> dict[str, float]:
     return result
 
 
-def rm_bench(reward, path: Path) -> dict[str, float]:
+def rm_bench(reward: RewardFunction, path: Path) -> dict[str, float]:
     """RM-Bench chat: share of the 3 x 3 style pairs won, below, on and above the diagonal."""
     rows = json.loads(path.read_text())
     scores = [s.value for s in reward.score([chat(r["prompt"], a) for r in rows for a in r["chosen"] + r["rejected"]])]
@@ -208,10 +211,10 @@ tags: [reward-model, rm_plugins]
 Judges one thing: **does the answer address its prompt?** Higher is better, the scale is free. It is small, made to be
 run on a laptop, in tests and demonstrations. It is no judge of quality, truth or safety, and the table says so.
 
-- Base: {base}; LoRA (rank 4) on the upper 12 layers, and a linear head without bias on the last token.
-- Data: MT-Bench and LLMEval^2 pairs as processed by LLMBar (MIT), PandaLM's human test set (Apache-2.0), LLaMA-Factory's
-  DPO demo (Apache-2.0); texts over {most} characters left out. {train} training pairs: {preference} human preferences and
-  {topic} of a preferred answer against a length-matched answer to another prompt. Split by prompt, seed {seed}.
+- Base: {base}; LoRA (rank 4) on the upper 12 layers, and a linear head on the last token.
+- Data: MT-Bench and LLMEval^2 pairs as processed by LLMBar (MIT), PandaLM's human test set (Apache-2.0),
+  LLaMA-Factory's DPO demo (Apache-2.0); texts over {most} characters left out.
+  {train} training pairs: {preference} human preferences and {topic} of a preferred answer against a length-matched answer to another prompt. Split by prompt, seed {seed}.
 - Recipe: Bradley-Terry loss, TRL RewardTrainer, {epochs:g} epochs: `python examples/train_reward_model.py`.
 
 | pairs | n | accuracy | 95 % interval | longer wins | shorter wins | p against longer | p against shorter |

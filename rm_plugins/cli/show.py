@@ -32,7 +32,9 @@ def print_rows(headings: list[str], rows: list[list[object]]) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(*headings, box=box.SIMPLE, pad_edge=False)
+    table = Table(box=box.SIMPLE, pad_edge=False)
+    for index, heading in enumerate(headings):
+        table.add_column(heading, overflow="fold", no_wrap=index == 0)
     for row in rows:
         table.add_row(*(Text(safe(cell)) for cell in row))
     Console().print(table)

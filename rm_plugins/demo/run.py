@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import tempfile
 import time
+import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +15,7 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 from rich.text import Text
+from transformers import TrainerCallback
 
 from rm_plugins.checkpoint import Checkpoint
 from rm_plugins.cli.show import safe
@@ -30,6 +33,20 @@ PROMPTS = (
 NEW_TOKENS = 48
 
 
+class _StepLine(TrainerCallback):  # type: ignore[misc]  # transformers is untyped here
+    """Prints one line per training step, in place of the trainer's own log."""
+
+    def __init__(self, say: Callable[[str], None], steps: int) -> None:
+        self._say, self._steps = say, steps
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **_: Any) -> None:
+        """Shows the mean reward of the step's samples."""
+        if logs and "reward" in logs:
+            mean, length = float(logs["reward"]), float(logs["completions/mean_length"])
+            bar = "#" * state.global_step + "." * (self._steps - state.global_step)
+            self._say(f"[{bar}] step {state.global_step}/{self._steps}: reward {mean:+.3f}, {length:.0f} tokens")
+
+
 @dataclass
 class Demo:
     """One run of the demonstration; None stands for the models that come with it."""
@@ -43,6 +60,7 @@ class Demo:
     def run(self) -> None:
         """Plays the three acts and prints how long they took."""
         started = time.perf_counter()
+        warnings.filterwarnings("ignore", category=FutureWarning, module="transformers")
         for noisy in ("transformers", "trl", "accelerate"):
             logging.getLogger(noisy).setLevel(logging.ERROR)
         self._console = Console()
@@ -117,6 +135,7 @@ class Demo:
 
     def _train(self, reward: RewardFunction, tokenizer: Any, model: Any) -> None:
         from datasets import Dataset
+        from transformers import ProgressCallback
         from trl import GRPOConfig, GRPOTrainer
 
         self._say(f"\n3. GRPO, {self.steps} steps, with the reward model as reward")
@@ -128,12 +147,13 @@ class Demo:
                 per_device_train_batch_size=16,
                 num_generations=4,
                 max_completion_length=NEW_TOKENS,
-                learning_rate=2e-5,
+                learning_rate=1e-4,
                 logging_steps=1,
                 save_strategy="no",
                 report_to=[],
                 seed=self.seed,
                 bf16=False,
+                lr_scheduler_type="constant",
                 gradient_checkpointing=False,
                 use_cpu=not torch.cuda.is_available(),
             )
@@ -144,6 +164,8 @@ class Demo:
                 train_dataset=Dataset.from_list(rows),
                 processing_class=tokenizer,
             )
+            trainer.remove_callback(ProgressCallback)
+            trainer.add_callback(_StepLine(self._say, self.steps))
             trainer.train()
             trained = trainer.accelerator.unwrap_model(trainer.model)
         after = self._pool(reward, tokenizer, trained, "sampling again")

@@ -1,0 +1,171 @@
+"""The commands as a person types them."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import rm_plugins
+from rm_plugins import load_reward
+from rm_plugins.cli.main import app
+from rm_plugins.cli.show import safe
+from rm_plugins.errors import OptionError, RmPluginsError
+from rm_plugins.reward.scorefile import ScoreFile
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+
+
+def command(*arguments):
+    return CliRunner().invoke(app, [str(a) for a in arguments])
+
+
+def chat(answer):
+    return {"messages": [{"role": "user", "content": "fox?"}, {"role": "assistant", "content": answer}]}
+
+
+def write(path, *rows):
+    path.write_text("\n".join(row if isinstance(row, str) else json.dumps(row) for row in rows) + "\n")
+    return path
+
+
+@pytest.fixture
+def model(builder):
+    return str(builder.classifier())
+
+
+def test_importing_and_listing_never_import_torch():
+    code = (
+        "import sys, rm_plugins\n"
+        "from rm_plugins.cli.main import app\n"
+        "from typer.testing import CliRunner\n"
+        "assert CliRunner().invoke(app, ['list']).exit_code == 0\n"
+        "bad = {'torch', 'transformers', 'trl'} & set(sys.modules)\n"
+        "sys.exit(f'imported {bad}' if bad else 0)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_the_public_names_are_there_sorted():
+    assert rm_plugins.__all__ == sorted(rm_plugins.__all__)
+    assert all(getattr(rm_plugins, name) for name in rm_plugins.__all__)
+
+
+def test_list_shows_families_and_known_models():
+    shown = json.loads(command("list", "--json", "--models").stdout)
+    assert {f["name"] for f in shown["families"]} >= {"sequence_classifier"}
+    assert "Ray2333/GRM-Gemma2-2B-rewardmodel-ft" in {m["id"] for m in shown["models"]}
+    assert "sequence_classifier" in command("list").stdout
+
+
+def test_inspect_says_family_head_and_assumptions(model):
+    shown = json.loads(command("inspect", model, "--json").stdout)
+    assert shown["family"] == "sequence_classifier" and shown["heads"] == ["score.weight (1, 32)"]
+    assert any("bos" in line for line in shown["assumed"])
+    known = json.loads(command("inspect", model, "--json", "--record", "ncsoft/llama-3-offsetbias-rm-8b").stdout)
+    assert known["bos"] == "strip_all" and known["assumed"] == []
+
+
+def test_inspect_explains_an_answer(model):
+    shown = json.loads(command("inspect", model, "--json", "--explain", "dog <|eot|>").stdout)
+    assert "control_tokens" in shown["sees"]["flags"] and "dog <|eot|>" in shown["sees"]["text"]
+
+
+def test_score_keeps_good_lines_and_names_bad_ones(model, tmp_path):
+    rows = [
+        chat("dog"),
+        "{broken",
+        {"prompt": "fox?", "completion": "dog"},
+        {"prompt": "x"},
+        {"messages": [{"role": "user"}]},
+    ]
+    file = write(tmp_path / "in.jsonl", *rows)
+    result = command("score", model, file, "--device", "cpu")
+    assert result.exit_code == 1
+    assert "line 2: not JSON" in result.stderr and "line 4: needs 'messages'" in result.stderr
+    assert "line 5: The conversation ends with a 'user' turn" in result.stderr
+    out = [json.loads(line) for line in (tmp_path / "in.scores.jsonl").read_text().splitlines()]
+    assert [row["line"] for row in out] == [1, 2, 3, 4, 5]
+    [expected] = load_reward(model, device="cpu").score([chat("dog")["messages"]])
+    assert out[0]["score"] == pytest.approx(expected.value, abs=1e-5) == pytest.approx(out[2]["score"], abs=1e-5)
+    assert [row["score"] is None for row in out] == [False, True, False, True, True]
+
+
+@pytest.mark.parametrize("rows_before", [0, 3, 4, 6, 9])
+@pytest.mark.parametrize("torn", [b"", b'{"line": 99, "sco'])
+def test_an_interrupted_score_ends_as_the_same_file(model, tmp_path, rows_before, torn):
+    file = write(tmp_path / "in.jsonl", *[chat("dog " * n) for n in range(9)])
+    reward = load_reward(model, device="cpu")
+    whole = tmp_path / "whole.jsonl"
+    for _ in ScoreFile(file, whole, reward, chunk=2):
+        pass
+    lines = whole.read_bytes().splitlines(keepends=True)
+    part = tmp_path / "part.jsonl"
+    part.write_bytes(b"".join(lines[:rows_before]) + (torn if rows_before < 9 else b""))
+    note = (tmp_path / "whole.jsonl.run.json").read_text()
+    (tmp_path / "part.jsonl.run.json").write_text(note)
+    run = ScoreFile(file, part, reward, chunk=2)
+    assert run.done == (9 if rows_before == 9 else rows_before // 2 * 2)
+    for _ in run:
+        pass
+    assert part.read_bytes() == whole.read_bytes()
+
+
+def test_a_result_of_another_run_is_never_continued(model, tmp_path):
+    file = write(tmp_path / "in.jsonl", chat("dog"))
+    reward = load_reward(model, device="cpu")
+    list(ScoreFile(file, tmp_path / "out.jsonl", reward, chunk=2))
+    write(file, chat("fox"))
+    with pytest.raises(OptionError, match=r"made by another run \(source_sha256 differ\)"):
+        ScoreFile(file, tmp_path / "out.jsonl", reward, chunk=2)
+
+
+def test_missing_and_empty_files_are_named(model, tmp_path):
+    reward = load_reward(model, device="cpu")
+    with pytest.raises(OptionError, match="There is no file"):
+        ScoreFile(tmp_path / "none.jsonl", tmp_path / "o", reward, chunk=1)
+    (tmp_path / "empty.jsonl").touch()
+    with pytest.raises(OptionError, match="is empty"):
+        ScoreFile(tmp_path / "empty.jsonl", tmp_path / "o", reward, chunk=1)
+    with pytest.raises(RmPluginsError, match="name=value"):
+        raise command("score", model, tmp_path / "x", "-o", "bos").exception
+
+
+def test_an_error_is_one_line_on_stderr_and_exit_code_two():
+    script = Path(sys.executable).with_name("rm-plugins")
+    result = subprocess.run([script, "inspect", "/no/such"], capture_output=True, text=True)
+    assert result.returncode == 2 and result.stderr == "rm-plugins: There is no folder /no/such.\n"
+
+
+def test_model_text_cannot_drive_a_terminal():
+    assert safe("a\x1b[31mb\u202ec\nd") == "a\\x1b[31mb\\u202ec\nd"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("example", ["01_score.py", "02_grpo.py"])
+def test_an_example_runs_alone(example):
+    environment = os.environ | {"HF_HUB_OFFLINE": "1"}
+    result = subprocess.run(
+        [sys.executable, EXAMPLES / example], capture_output=True, text=True, env=environment, timeout=900
+    )
+    assert result.returncode == 0, result.stderr[-2000:]
+    if example.startswith("01"):
+        on, off = (float(line.split()[0]) for line in result.stdout.splitlines()[:2])
+        assert on > off and "control_tokens" in result.stdout
+
+
+@pytest.mark.slow
+def test_the_outside_plugin_installs_and_scores(tmp_path):
+    pip = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", str(tmp_path)]
+    subprocess.run([*pip, str(EXAMPLES / "05_write_a_plugin")], check=True)
+    code = (
+        "from rm_plugins import load_reward\n"
+        "reward = load_reward('keyword:whale,crab')\n"
+        "print(reward(['q'] * 2, ['a whale', 'x'], keywords=[['whale', 'crab'], []]), reward.__name__)"
+    )
+    environment = os.environ | {"PYTHONPATH": str(tmp_path)}
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
+    assert result.stdout.strip() == "[0.5, None] keyword/whale,crab", result.stderr
