@@ -214,7 +214,8 @@ run on a laptop, in tests and demonstrations. It is no judge of quality, truth o
 - Base: {base}; LoRA (rank 4) on the upper 12 layers, and a linear head on the last token.
 - Data: MT-Bench and LLMEval^2 pairs as processed by LLMBar (MIT), PandaLM's human test set (Apache-2.0),
   LLaMA-Factory's DPO demo (Apache-2.0); texts over {most} characters left out.
-  {train} training pairs: {preference} human preferences and {topic} of a preferred answer against a length-matched answer to another prompt. Split by prompt, seed {seed}.
+  {train} training pairs: {preference} human preferences and {topic} of a preferred answer
+  against a length-matched answer to another prompt. Split by prompt, seed {seed}.
 - Recipe: Bradley-Terry loss, TRL RewardTrainer, {epochs:g} epochs: `python examples/train_reward_model.py`.
 
 | pairs | n | accuracy | 95 % interval | longer wins | shorter wins | p against longer | p against shorter |
