@@ -135,7 +135,7 @@ class Demo:
 
     def _train(self, reward: RewardFunction, tokenizer: Any, model: Any) -> None:
         from datasets import Dataset
-        from transformers import ProgressCallback
+        from transformers import PrinterCallback, ProgressCallback
         from trl import GRPOConfig, GRPOTrainer
 
         self._say(f"\n3. GRPO, {self.steps} steps, with the reward model as reward")
@@ -165,6 +165,7 @@ class Demo:
                 processing_class=tokenizer,
             )
             trainer.remove_callback(ProgressCallback)
+            trainer.remove_callback(PrinterCallback)
             trainer.add_callback(_StepLine(self._say, self.steps))
             trainer.train()
             trained = trainer.accelerator.unwrap_model(trainer.model)
