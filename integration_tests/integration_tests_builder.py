@@ -6,7 +6,12 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
-from transformers import AutoModelForSequenceClassification, AutoTokenizer, PreTrainedTokenizerFast
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    PreTrainedTokenizerFast,
+)
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 CORPUS = ["the quick brown fox jumps over the lazy dog " * 3, "user assistant system model tool x y z 0 1 2 3 ?!."]
@@ -112,6 +117,15 @@ class Builder:
                 parameter.normal_(std=0.2)
         folder = self.folder(architecture)
         model.to(dtype).save_pretrained(folder)
+        tok.save_pretrained(folder)
+        return folder
+
+    def policy(self, architecture="qwen3", style="chatml"):
+        tok = tokenizer(style)
+        torch.manual_seed(0)
+        config = tiny_config(architecture, len(tok), pad_token_id=tok.pad_token_id, eos_token_id=tok.eos_token_id)
+        folder = self.folder("policy")
+        AutoModelForCausalLM.from_config(config).save_pretrained(folder)
         tok.save_pretrained(folder)
         return folder
 

@@ -5,7 +5,7 @@ import importlib.metadata
 import pytest
 import torch
 from datasets import Dataset
-from integration_tests_builder import tiny_config, tokenizer
+from integration_tests_builder import tokenizer
 from transformers import AutoModelForCausalLM
 
 from rm_plugins import load_reward
@@ -17,13 +17,8 @@ HAS_PPO = importlib.metadata.version("trl").startswith("1.12.")
 
 
 @pytest.fixture
-def policy(tmp_path):
-    tok = tokenizer("chatml")
-    torch.manual_seed(0)
-    config = tiny_config("qwen3", len(tok), pad_token_id=tok.pad_token_id, eos_token_id=tok.eos_token_id)
-    folder = tmp_path / "policy"
-    AutoModelForCausalLM.from_config(config).save_pretrained(folder)  # RLOO loads its reference from the folder
-    return AutoModelForCausalLM.from_pretrained(folder), tok
+def policy(builder):
+    return AutoModelForCausalLM.from_pretrained(builder.policy()), tokenizer("chatml")  # RLOO reloads it by folder
 
 
 @pytest.fixture

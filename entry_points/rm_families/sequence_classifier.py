@@ -81,7 +81,7 @@ def load(spec: LoadSpec) -> RewardModel:
         pad_id=tokenizer.pad_token_id or 0,
         token_budget=spec.options.get("token_budget", DEFAULT_TOKEN_BUDGET),
     )
-    return LocalModel(ChatEncoder(tokenizer, rules), engine, _head(direction, weight, spec, engine.device))
+    return LocalModel(ChatEncoder(tokenizer, rules), engine, _head(direction, weight, spec))
 
 
 def _checked(spec: LoadSpec) -> Checkpoint:
@@ -138,11 +138,11 @@ def _rules(spec: LoadSpec, pad_id: int | None) -> Any:
     )
 
 
-def _head(direction: list[float], weight: Any, spec: LoadSpec, device: Any) -> Any:
+def _head(direction: list[float], weight: Any, spec: LoadSpec) -> Any:
     import torch
 
     from rm_plugins.family import Score
 
     sign = spec.record.sign if spec.record else 1
-    vector = (torch.tensor(direction) @ weight * sign).to(device)  # (hidden,)
+    vector = torch.tensor(direction) @ weight * sign  # (hidden,)
     return lambda hidden: Score(float(hidden[0] @ vector))  # hidden: (1, H)

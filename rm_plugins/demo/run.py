@@ -104,7 +104,8 @@ class Demo:
             add_generation_prompt=True,
             return_tensors="pt",
             return_dict=True,
-            tokenizer_kwargs={"padding": True, "padding_side": "left"},
+            padding=True,
+            tokenizer_kwargs={"padding_side": "left"},
         ).to(model.device)
         torch.manual_seed(self.seed)
         ids = model.eval().generate(

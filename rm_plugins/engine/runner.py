@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 import torch
+from accelerate.utils.memory import should_reduce_batch_size
 from torch import Tensor, nn
 
 from rm_plugins.engine.batches import plan
@@ -38,7 +39,7 @@ class Engine:
         token_budget: int = DEFAULT_TOKEN_BUDGET,
         padding_side: Literal["left", "right"] = "right",
     ) -> None:
-        self.backbone = backbone.eval()
+        self.backbone = backbone
         self.pad_id = pad_id
         self.token_budget = token_budget
         self.padding_side = padding_side
@@ -55,8 +56,13 @@ class Engine:
         """Final hidden states at each sequence's `read_at`, in order.
 
         Returns:
-            One float32 tensor (positions, hidden) per sequence, on the backbone's device.
+            One float32 tensor (positions, hidden) per sequence, on the CPU: heads are small, and the last layer of a
+            model spread over devices may lie on any of them.
+
+        Raises:
+            ScoringError: a single sequence does not fit in memory.
         """
+        self.backbone.eval()  # at every call: a trainer may have put it in training mode since
         results: dict[int, Tensor] = {}
         while len(results) < len(sequences):
             todo = [index for index in range(len(sequences)) if index not in results]
@@ -67,7 +73,9 @@ class Engine:
                     results.update(zip(rows, states, strict=True))
                     if progress:
                         progress(len(rows))
-            except torch.OutOfMemoryError as error:
+            except RuntimeError as error:
+                if not (isinstance(error, torch.OutOfMemoryError) or should_reduce_batch_size(error)):
+                    raise
                 self._halve_budget(max(len(sequences[i].ids) for i in todo), error)
         return [results[index] for index in range(len(sequences))]
 
@@ -96,7 +104,6 @@ class Engine:
             **{name: value for name, value in extra.items() if name in self._takes},
         )
         hidden = output.last_hidden_state  # (B, T, H)
-        return [
-            hidden[index, [start + position for position in row.read_at]].float()  # (P, H)
-            for index, (row, start) in enumerate(zip(rows, starts, strict=True))
-        ]
+        read = [(i, start + p) for i, (row, start) in enumerate(zip(rows, starts, strict=True)) for p in row.read_at]
+        states = hidden[tuple(zip(*read, strict=True))].float().cpu()  # (all P, H): one transfer a batch
+        return list(states.split([len(row.read_at) for row in rows]))
