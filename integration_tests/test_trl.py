@@ -5,7 +5,7 @@ import importlib.metadata
 import pytest
 import torch
 from datasets import Dataset
-from integration_tests_builder import tokenizer
+from integration_tests_builder import tiny_config, tokenizer
 from transformers import AutoModelForCausalLM
 
 from rm_plugins import load_reward
