@@ -12,7 +12,7 @@ reward = load_reward("smollm2-135m-on-topic")
 prompts = ["Name three animals that live in the sea.", "Why is the sky blue?"]
 with tempfile.TemporaryDirectory() as folder:
     trainer = GRPOTrainer(
-        model=str(Checkpoint.open("HuggingFaceTB/SmolLM2-135M-Instruct").folder),  # any hub id or folder
+        model=str(Checkpoint.open("HuggingFaceTB/SmolLM2-135M-Instruct").with_weights()),  # any hub id or folder
         reward_funcs=[reward],
         args=GRPOConfig(
             output_dir=folder,

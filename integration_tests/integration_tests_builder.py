@@ -1,7 +1,11 @@
 """Tiny random checkpoints of exact architectures, and small real tokenizers trained here."""
 
+import json
+from contextlib import contextmanager
 from functools import cache
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -139,3 +143,57 @@ def rewrite(folder, edit):
 
 def real_tokenizer(folder):
     return AutoTokenizer.from_pretrained(folder)
+
+
+class _HubRequest(BaseHTTPRequestHandler):
+    """The four routes of the hub that a download uses; `server.repositories` maps ids to folders."""
+
+    protocol_version = "HTTP/1.1"
+    COMMIT = "c" * 40
+
+    def do_GET(self):
+        self.server.asked.append((self.path.split("?")[0], self.headers.get("Range")))
+        parts = self.path.split("?")[0].strip("/").split("/")
+        name = "/".join(parts[2:4] if parts[0] == "api" else parts[:2])
+        if name == "some/gated":
+            return self._send(403, headers={"X-Error-Code": "GatedRepo"})
+        if name not in self.server.repositories:
+            return self._send(404, headers={"X-Error-Code": "RepoNotFound"})
+        if parts[-1] == "no-such-revision":
+            return self._send(404, headers={"X-Error-Code": "RevisionNotFound"})
+        folder = self.server.repositories[name]
+        if parts[0] == "api":
+            tree = [{"type": "file", "path": p.name, "size": p.stat().st_size, "oid": p.name} for p in folder.iterdir()]
+            return self._send(200, json.dumps(tree if "tree" in parts else {"id": name, "sha": self.COMMIT}).encode())
+        body, span = (folder / parts[-1]).read_bytes(), self.headers.get("Range")
+        headers = {"ETag": f'"{parts[-1]}"', "X-Repo-Commit": self.COMMIT}
+        if span:
+            first, last = span.removeprefix("bytes=").split("-")
+            return self._send(206, body[int(first) : int(last or len(body)) + 1], headers)
+        return self._send(200, body, headers)
+
+    do_HEAD = do_GET
+
+    def _send(self, status, body=b"", headers=None):
+        self.send_response(status)
+        for key, value in {"Content-Length": str(len(body)), **(headers or {})}.items():
+            self.send_header(key, value)
+        self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(body)
+
+    def log_message(self, *_):
+        pass
+
+
+@contextmanager
+def hub_server(**repositories):
+    """A hub on this machine; yields its address and the list of (path, range) that were asked."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _HubRequest)
+    server.repositories, server.asked = {f"some/{name}": folder for name, folder in repositories.items()}, []
+    Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}", server.asked
+    finally:
+        server.shutdown()
+        server.server_close()

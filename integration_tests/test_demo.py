@@ -12,6 +12,6 @@ def test_the_demo_plays_its_three_acts_on_any_folder(builder):
     result = subprocess.run([script, "demo", *models, "-n", "2", "--steps", "2"], capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
     assert "flags: control_tokens" in result.stdout
-    assert result.stdout.count(" best ") == result.stdout.count(" worst ") == 4  # one pair a prompt
+    assert result.stdout.count("│ best ") == result.stdout.count("│ worst ") == 4  # one pair a prompt
     assert "step 2/2: reward " in result.stdout
     assert re.search(r"mean reward before [+-]\d\.\d{3}, after [+-]\d\.\d{3}", result.stdout)

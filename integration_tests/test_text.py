@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from integration_tests_builder import STYLES, tokenizer
 
 from rm_plugins.conversation import Conversation, from_trl
-from rm_plugins.errors import ConversationError, TextError
+from rm_plugins.errors import ConversationError, OptionError, TextError
 from rm_plugins.text.encoder import ChatEncoder, TextRules
 
 ANY_STYLE = pytest.mark.parametrize("style", sorted(STYLES))
@@ -43,6 +43,28 @@ def test_a_model_without_a_record_gets_one_bos_where_its_tokenizer_has_one(style
     tok = tokenizer(style)
     ids = encoder(style).encode(chat(("u", "dog"), ("a", "fox"))).ids
     assert ids.count(tok.bos_token_id) == (1 if tok.bos_token else 0)
+
+
+@pytest.mark.parametrize(("style", "already"), [("gemma", 0), ("mistral", 1)])
+def test_a_model_that_ends_its_text_in_eos_gets_exactly_one(style, already):
+    talk, eos = chat(("u", "dog"), ("a", "fox")), tokenizer(style).eos_token_id
+    plain, ended = (encoder(style, eos=policy).encode(talk) for policy in ("template", "append"))
+    assert plain.ids.count(eos) == already
+    assert ended.ids.count(eos) == 1 and ended.ids[-1] == eos and ended.read_at == (len(ended.ids) - 1,)
+
+
+@pytest.mark.parametrize(
+    ("rules", "message"),
+    [
+        ({"pooling": "first"}, "pooling='first' is none of last, last_non_pad"),
+        ({"bos": "one"}, "bos='one' is none of keep, strip_prefix"),
+        ({"reasoning": "cut"}, "reasoning='cut' is none of keep, strip"),
+        ({"max_length": 0}, "max_length=0 must be at least 1"),
+    ],
+)
+def test_a_rule_that_does_not_exist_is_refused_by_name(rules, message):
+    with pytest.raises(OptionError, match=message):
+        TextRules(**rules)
 
 
 def test_a_bos_built_from_a_variable_is_still_one():

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rm_plugins.errors import CheckpointError, UnknownModelError
+from rm_plugins import hub
+from rm_plugins.errors import CheckpointError
 from rm_plugins.packaged import packaged_folder
 
 _SMALL_FILES = ("config.json", "adapter_config.json", "tokenizer_config.json")
@@ -27,7 +29,8 @@ class Checkpoint:
         config: `config.json`; empty for an adapter that has none.
         adapter: `adapter_config.json` of a peft adapter, or None.
         tokenizer: `tokenizer_config.json`, or empty.
-        tensors: name -> shape of every tensor in the folder's safetensors files; empty for other formats.
+        tensors: name -> shape of every tensor in its safetensors files; empty for other formats.
+        repository: hub id that the folder is a snapshot of, or None.
     """
 
     name: str
@@ -36,6 +39,7 @@ class Checkpoint:
     adapter: Mapping[str, Any] | None = None
     tokenizer: Mapping[str, Any] = field(default_factory=dict)
     tensors: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    repository: str | None = None
 
     @property
     def architecture(self) -> str:
@@ -72,19 +76,35 @@ class Checkpoint:
 
     @classmethod
     def open(cls, model: str, revision: str | None = None) -> Checkpoint:
-        """Opens a local folder, or fetches a hub repository's small files and weights.
+        """Opens a local folder, or a hub repository, of which only small files and tensor headers are fetched.
 
         Raises:
             UnknownModelError: no such folder, and the hub has no such repository.
             CheckpointError: a file is missing, corrupt, gated or out of reach.
         """
-        folder = Path(model) if Path(model).is_dir() else packaged_folder(model) or download(model, revision)
+        local = Path(model) if Path(model).is_dir() else packaged_folder(model)
+        folder = local or hub.fetch_description(model, revision)
         config, adapter, tokenizer = (_read_json(folder / name) for name in _SMALL_FILES)
         if config is None and adapter is None:
             raise CheckpointError(
                 f"{folder} has neither config.json nor adapter_config.json, so it is not a model folder."
             )
-        return cls(model, folder, config or {}, adapter, tokenizer or {}, dict(_headers(folder)))
+        here = local is not None or hub.has_weights(model, folder)
+        tensors = dict(_headers(folder)) if here else hub.fetch_headers(model, folder)
+        return cls(model, folder, config or {}, adapter, tokenizer or {}, tensors, None if local else model)
+
+    def fingerprint(self) -> str:
+        """Changes with any config, template or tokenizer file, and with the weights: their commit, or size and time."""
+        digest = hashlib.sha256((self.folder.name if self.repository else "").encode())
+        for path in sorted(p for p in self.folder.iterdir() if p.suffix in (".json", ".jinja", ".model", ".txt")):
+            digest.update(path.name.encode() + path.read_bytes())
+        for path in [] if self.repository else weight_files(self.folder):
+            digest.update(f"{path.name} {path.stat().st_size} {path.stat().st_mtime_ns}".encode())
+        return digest.hexdigest()
+
+    def with_weights(self) -> Path:
+        """The folder with its weights in it, brought from the hub if they are not there yet."""
+        return hub.fetch_weights(self.repository, self.folder) if self.repository else self.folder
 
 
 def bare_name(name: str) -> str:
@@ -123,29 +143,3 @@ def _headers(folder: Path) -> Iterator[tuple[str, tuple[int, ...]]]:
             raise CheckpointError(
                 f"{path} is not a readable safetensors file ({error}); it may be a partial download."
             ) from error
-
-
-def download(model: str, revision: str | None) -> Path:
-    """Brings a hub repository's safetensors, configs and tokenizer into the hub cache and returns the folder."""
-    from huggingface_hub import errors, snapshot_download
-
-    if model.count("/") != 1 or any(c.isspace() for c in model) or model.startswith(("/", ".")):
-        raise UnknownModelError(f"No folder, record or hub repository is called {model!r}; a hub id is 'owner/name'.")
-    patterns = ["*.json", "*.safetensors", "*.model", "*.jinja", "*.txt"]
-    try:
-        return Path(snapshot_download(model, revision=revision, allow_patterns=patterns))
-    except errors.GatedRepoError as error:
-        raise CheckpointError(
-            f"{model} is gated: accept its licence on its hub page, then log in with 'hf auth login'."
-        ) from error
-    except errors.RevisionNotFoundError as error:
-        raise UnknownModelError(f"{model} has no revision {revision!r} on the hub.") from error
-    except errors.RepositoryNotFoundError as error:
-        raise UnknownModelError(
-            f"The hub has no repository {model!r} that you may read, and no folder has it."
-        ) from error
-    except (errors.LocalEntryNotFoundError, errors.OfflineModeIsEnabled, errors.HfHubHTTPError, OSError) as error:
-        raise CheckpointError(
-            f"{model} is not on this machine and the hub cannot be reached ({type(error).__name__}). "
-            "Check the network, or give the path of a local copy."
-        ) from error

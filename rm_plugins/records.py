@@ -14,6 +14,7 @@ from rm_plugins.checkpoint import Checkpoint
 from rm_plugins.errors import UnknownModelError
 
 BosPolicy: TypeAlias = Literal["keep", "strip_prefix", "strip_all", "none", "template", "derive"]
+EosPolicy: TypeAlias = Literal["template", "append"]
 Pooling: TypeAlias = Literal["last", "last_non_pad"]
 SystemPolicy: TypeAlias = Literal["template", "merge", "drop", "error"]
 
@@ -26,6 +27,7 @@ class Record(BaseModel):
         family: family that reads it; None to let the families decide.
         dtype: dtype the published number was made with; None for the checkpoint's own.
         bos: what happens to the beginning-of-sequence token; "derive" looks at ids for an unknown model.
+        eos: "template" leaves the end as the template wrote it; "append" ends it in exactly one end-of-sequence token.
         pooling: which token is read.
         system: what to do with a system turn; "template" passes it if the template has the role and merges it if not.
         sign: 1 if higher is better, -1 for a cost model.
@@ -42,6 +44,7 @@ class Record(BaseModel):
     dtype: str | None = None
     attn_implementation: str | None = None
     bos: BosPolicy = "derive"
+    eos: EosPolicy = "template"
     pooling: Pooling = "last"
     system: SystemPolicy = "template"
     max_length: int | None = None
@@ -89,6 +92,7 @@ def derive(checkpoint: Checkpoint) -> Record:
     dtype = config.get("dtype") or config.get("torch_dtype")
     assumed = [
         "bos: exactly one if the tokenizer or the template writes one",
+        "eos: as the template writes it",
         "pooling: the last token of the text is read, whatever its id",
         f"dtype: {dtype} from the config" if dtype else "dtype: float32, the config names none",
         "sign: higher is better",

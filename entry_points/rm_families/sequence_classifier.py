@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 HEAD = "score.weight"
 OPTIONS = {
     "bos": "BOS policy: keep, strip_prefix, strip_all, none, template",
+    "eos": "end of the text: template, or append for exactly one end-of-sequence token",
     "pooling": "token to read: last, or last_non_pad (the stock rule)",
     "system": "system turns: template, merge, drop, error",
     "reasoning": "<think> blocks in the answer: keep, strip",
@@ -75,7 +76,7 @@ def load(spec: LoadSpec) -> RewardModel:
     direction = _direction(checkpoint, base, weight.shape[0], spec.options.get("positive"))
     model = load_classifier(AutoModelForSequenceClassification, spec, base, weight.shape[0], HEAD)
     tokenizer = _tokenizer(checkpoint, base)
-    rules = _rules(spec, model.config.get_text_config().pad_token_id)
+    rules = _rules(spec, model.config.get_text_config())
     engine = Engine(
         getattr(model, model.base_model_prefix),
         pad_id=tokenizer.pad_token_id or 0,
@@ -124,17 +125,17 @@ def _tokenizer(checkpoint: Checkpoint, base: Checkpoint) -> Any:
     return AutoTokenizer.from_pretrained(own.folder, trust_remote_code=False)
 
 
-def _rules(spec: LoadSpec, pad_id: int | None) -> Any:
+def _rules(spec: LoadSpec, config: Any) -> Any:
     from rm_plugins.records import Record
     from rm_plugins.text.encoder import TextRules
 
     record = spec.record or Record(id=spec.target)
-    chosen = {name: spec.options.get(name, getattr(record, name)) for name in ("bos", "pooling", "system")}
+    chosen = {name: spec.options.get(name, getattr(record, name)) for name in ("bos", "eos", "pooling", "system")}
     return TextRules(
         **chosen,
         reasoning=spec.options.get("reasoning", "keep"),
-        max_length=spec.max_length or record.max_length,
-        pad_id=pad_id,
+        max_length=getattr(config, "max_position_embeddings", None) if record.max_length is None else record.max_length,
+        pad_id=config.pad_token_id,
     )
 
 

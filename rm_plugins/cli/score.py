@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Annotated
 
@@ -59,5 +60,14 @@ def _options(pairs: list[str]) -> dict[str, object]:
         name, equals, value = pair.partition("=")
         if not equals:
             raise OptionError(f"--option {pair!r} must be name=value.")
-        options[name] = int(value) if value.lstrip("-").isdigit() else value
+        options[name] = _value(value)
     return options
+
+
+def _value(text: str) -> object:
+    """A number, true or false as JSON writes it; any other text is itself."""
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return text
+    return value if isinstance(value, bool | int | float) else text

@@ -80,7 +80,7 @@ class Demo:
     def _load_policy(self) -> tuple[Any, Any]:
         from transformers import AutoModelForCausalLM, AutoTokenizer
 
-        folder = Checkpoint.open(self.policy or POLICY).folder
+        folder = Checkpoint.open(self.policy or POLICY).with_weights()
         tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
         if tokenizer.pad_token_id is None:
             tokenizer.pad_token = tokenizer.eos_token

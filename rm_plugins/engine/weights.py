@@ -19,7 +19,7 @@ def read_tensors(checkpoint: Checkpoint, names: set[str]) -> dict[str, Tensor]:
     from safetensors import safe_open
 
     found: dict[str, Tensor] = {}
-    for path in weight_files(checkpoint.folder):
+    for path in weight_files(checkpoint.with_weights()):
         with safe_open(path, framework="pt") as file:
             for name in file.keys():  # noqa: SIM118  (safe_open is not a mapping)
                 if bare_name(name) in names:
@@ -64,7 +64,7 @@ def load_classifier(auto_class: Any, spec: LoadSpec, base: Checkpoint, width: in
     dtype = torch_dtype(record.dtype)
     try:
         model, info = auto_class.from_pretrained(
-            base.folder,
+            base.with_weights(),
             num_labels=width,
             dtype=dtype,
             attn_implementation=record.attn_implementation,
@@ -99,7 +99,7 @@ def put_adapter(model: Any, adapter: Checkpoint) -> Any:
             f"{adapter.name} is a peft adapter. Install what reads it with: pip install 'rm-plugins[peft]'"
         ) from error
     try:
-        wrapped = PeftModel.from_pretrained(model, adapter.folder)
+        wrapped = PeftModel.from_pretrained(model, adapter.with_weights())
     except (KeyError, RuntimeError, ValueError) as error:
         raise HeadError(
             f"peft cannot put adapter {adapter.name} on its base: {type(error).__name__}: {error}"

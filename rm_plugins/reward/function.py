@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
 from rm_plugins.catalog import catalog
+from rm_plugins.checkpoint import Checkpoint
 from rm_plugins.conversation import Conversation, Message, Turns, from_trl
 from rm_plugins.errors import OptionError, ScoringError
 from rm_plugins.family import Explanation, LoadSpec, Progress, RewardModel, Score
@@ -81,6 +82,11 @@ class RewardFunction:
     def record(self) -> Record | None:
         """Facts in force: the record's or the derived ones, with the caller's choices."""
         return self._resolved.record
+
+    @property
+    def checkpoint(self) -> Checkpoint | None:
+        """What was opened; None for a family that takes a bare target."""
+        return self._resolved.checkpoint
 
     def load(self) -> RewardModel:
         """The loaded model; loads it at first use."""

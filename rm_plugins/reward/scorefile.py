@@ -38,7 +38,7 @@ class ScoreFile:
     def __init__(self, source: Path, target: Path, reward: RewardFunction, *, chunk: int) -> None:
         if not source.is_file():
             raise OptionError(f"There is no file {source}.")
-        self._lines = [x for x in enumerate(source.read_text(encoding="utf-8").splitlines(), 1) if x[1].strip()]
+        self._lines = [x for x in enumerate(source.read_bytes().split(b"\n"), 1) if x[1].strip()]
         if not self._lines:
             raise OptionError(f"{source} is empty; it needs one JSON object per line.")
         self._target, self._reward, self._chunk = target, reward, chunk
@@ -56,7 +56,7 @@ class ScoreFile:
 
     def summary(self) -> dict[str, Any]:
         """Counts of the finished file, its mean score, and the errors of rows without one."""
-        rows = [json.loads(line) for line in self._target.read_text(encoding="utf-8").splitlines()]
+        rows = [json.loads(line) for line in self._target.read_bytes().splitlines()]
         values = [row["score"] for row in rows if row["score"] is not None]
         return {
             "file": str(self._target),
@@ -69,10 +69,11 @@ class ScoreFile:
         }
 
     def _identity(self, source: Path) -> dict[str, Any]:
-        spec, record = self._reward.spec, self._reward.record
+        spec, record, checkpoint = self._reward.spec, self._reward.record, self._reward.checkpoint
         return {
             "source_sha256": hashlib.sha256(source.read_bytes()).hexdigest(),
             "model": spec.model,
+            "fingerprint": checkpoint.fingerprint() if checkpoint else None,
             "record": record.model_dump(mode="json") if record else None,
             "options": dict(spec.options),
             "chunk": self._chunk,
@@ -97,7 +98,7 @@ class ScoreFile:
                 file.truncate(sum(map(len, lines[:kept])))
         return kept
 
-    def _score(self, lines: list[tuple[int, str]]) -> list[dict[str, Any]]:
+    def _score(self, lines: list[tuple[int, bytes]]) -> list[dict[str, Any]]:
         rows = [_parse(text) for _, text in lines]
         good = [row for row in rows if isinstance(row, Conversation)]
         scores = iter(self._reward.score(good) if good else [])
@@ -107,10 +108,10 @@ class ScoreFile:
         ]
 
 
-def _parse(text: str) -> Row:
+def _parse(line: bytes) -> Row:
     try:
-        row = json.loads(text)
-    except ValueError as error:
+        row = json.loads(line.decode("utf-8-sig"))
+    except ValueError as error:  # JSON or UTF-8
         return f"not JSON: {error}"
     if not isinstance(row, dict):
         return f"expected an object, found {type(row).__name__}"

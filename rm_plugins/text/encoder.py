@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from rm_plugins.conversation import Conversation, Message
-from rm_plugins.errors import TextError
+from rm_plugins.errors import OptionError, TextError
 from rm_plugins.family import Explanation
-from rm_plugins.records import BosPolicy, Pooling, SystemPolicy
+from rm_plugins.records import BosPolicy, EosPolicy, Pooling, SystemPolicy
 from rm_plugins.text.bos import apply_bos, derive_policy, leading_bos
 from rm_plugins.text.control import ControlTokens
 from rm_plugins.text.reasoning import Reasoning, strip_reasoning
@@ -42,14 +42,27 @@ class Encoded:
 
 @dataclass(frozen=True)
 class TextRules:
-    """How one model's text is made; see `records.toml` for the policies."""
+    """How one model's text is made; see `records.toml` for the policies.
+
+    Raises:
+        OptionError: a policy that does not exist, or a limit below 1.
+    """
 
     bos: BosPolicy = "derive"
+    eos: EosPolicy = "template"
     pooling: Pooling = "last"
     system: SystemPolicy = "template"
     reasoning: Reasoning = "keep"
     max_length: int | None = None
     pad_id: int | None = None
+
+    def __post_init__(self) -> None:
+        for name, kind in get_type_hints(TextRules).items():
+            allowed, value = get_args(kind), getattr(self, name)
+            if get_origin(kind) is Literal and value not in allowed:
+                raise OptionError(f"{name}={value!r} is none of {', '.join(allowed)}.")
+        if self.max_length is not None and self.max_length < 1:
+            raise OptionError(f"max_length={self.max_length} must be at least 1.")
 
 
 class ChatEncoder:
@@ -120,20 +133,21 @@ class ChatEncoder:
         if not any(map(self._controls.found_in, texts)):
             text, specials = apply_bos(self._template.render(turns), bos, self.bos)
             ids = list(self.tokenizer(text, add_special_tokens=specials)["input_ids"])
-            return text, self._checked(ids)
+            return text, self._finished(ids)
         mark = self._controls.mark_for(texts)
         broken = map_texts(turns, lambda text: self._controls.break_spellings(text, mark))
         text, specials = apply_bos(self._template.render(broken), bos, self.bos)
         ids = self._controls.encode_marked(text, mark, add_special_tokens=specials)
-        return text.replace(mark, ""), self._checked(ids)
+        return text.replace(mark, ""), self._finished(ids)
 
-    def _checked(self, ids: list[int]) -> list[int]:
+    def _finished(self, ids: list[int]) -> list[int]:
         count, allowed = leading_bos(ids, self.tokenizer.bos_token_id), 2 if self.bos == "keep" else 1
         if count > allowed:
             raise TextError(
                 f"The text starts with {count} BOS tokens and bos={self.bos!r} allows {allowed}; choose another bos=."
             )
-        return ids
+        eos = self.tokenizer.eos_token_id
+        return [*ids, eos] if self.rules.eos == "append" and ids[-1:] != [eos] else ids
 
     def _position(self, ids: Sequence[int]) -> int:
         last = len(ids) - 1

@@ -5,7 +5,7 @@ Half of the pairs are human preferences; the other half sets a preferred answer 
 nearly the same length, so that length says nothing. Prompts are split, not pairs. Evaluation loads the adapter the way
 any user would, with `load_reward`, and writes `metrics.json` and the model card.
 
-    python examples/train_reward_model.py --data ../shared/data --out out/rm
+    python examples/04_train_reward_model.py --data ../shared/data --out out/rm
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def train(pairs: list[Pair], out: Path, seed: int, epochs: float) -> None:
     from rm_plugins.checkpoint import Checkpoint
 
     torch.manual_seed(seed)
-    base = Checkpoint.open(BASE).folder
+    base = Checkpoint.open(BASE).with_weights()
     model = AutoModelForSequenceClassification.from_pretrained(base, num_labels=1, dtype=torch.float32)
     layers = list(range(model.config.num_hidden_layers - 12, model.config.num_hidden_layers))
     lora = LoraConfig(
@@ -216,7 +216,7 @@ run on a laptop, in tests and demonstrations. It is no judge of quality, truth o
   LLaMA-Factory's DPO demo (Apache-2.0); texts over {most} characters left out.
   {train} training pairs: {preference} human preferences and {topic} of a preferred answer
   against a length-matched answer to another prompt. Split by prompt, seed {seed}.
-- Recipe: Bradley-Terry loss, TRL RewardTrainer, {epochs:g} epochs: `python examples/train_reward_model.py`.
+- Recipe: Bradley-Terry loss, TRL RewardTrainer, {epochs:g} epochs: `python examples/04_train_reward_model.py`.
 
 | pairs | n | accuracy | 95 % interval | longer wins | shorter wins | p against longer | p against shorter |
 |---|---|---|---|---|---|---|---|
