@@ -8,7 +8,8 @@ import torch
 from integration_tests_builder import rewrite, tiny_config, tokenizer
 from safetensors.torch import load_file, save_file
 
-from rm_plugins import load_reward
+from rm_families import sequence_classifier
+from rm_plugins import Conversation, load_reward
 from rm_plugins.errors import (
     CheckpointError,
     HeadError,
@@ -17,6 +18,7 @@ from rm_plugins.errors import (
     UnknownModelError,
     WrongFamilyError,
 )
+from rm_plugins.family import LoadSpec
 
 CHAT = [{"role": "user", "content": "quick fox?"}, {"role": "assistant", "content": "lazy dog"}]
 
@@ -87,6 +89,14 @@ def test_two_labels_need_a_rule_and_give_the_difference(builder):
         load(folder, positive="best")
     good, bad = (load(folder, positive=p).score([CHAT])[0].value for p in ("good", "bad"))
     assert good == pytest.approx(-bad) and good != 0
+
+
+def test_a_cost_model_is_negated_once(builder):
+    reward = load(builder.classifier())
+    cost = reward.record.model_copy(update={"sign": -1})
+    spec = LoadSpec(target="cost", checkpoint=reward.checkpoint, record=cost, device="cpu")
+    [score] = sequence_classifier.load(spec).score([Conversation(tuple(CHAT))])
+    assert score.value == -reward.score([CHAT])[0].value != 0
 
 
 def test_more_than_two_outputs_belong_to_another_family(builder):

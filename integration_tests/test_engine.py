@@ -25,16 +25,16 @@ def test_a_plan_packs_similar_lengths():
     assert list(plan([5, 1, 9, 1], 10)) == [[2], [0, 1], [3]]
 
 
+ARCHITECTURES = {"llama": "llama", "gemma2": "gemma", "mistral": "mistral", "qwen3": "chatml", "gpt2": "llama"}
+
+
 @pytest.fixture(scope="module")
 def backbones(builder):
-    made = {}
-    for architecture, style in [("llama", "llama"), ("gemma2", "gemma"), ("mistral", "mistral"), ("qwen3", "chatml")]:
-        folder = builder.classifier(architecture, style)
-        made[architecture] = load_reward(str(folder), device="cpu").load().engine.backbone
-    return made
+    folders = {name: builder.classifier(name, style) for name, style in ARCHITECTURES.items()}
+    return {name: load_reward(str(at), device="cpu").load().engine.backbone for name, at in folders.items()}
 
 
-@pytest.mark.parametrize("architecture", ["llama", "gemma2", "mistral", "qwen3"])
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
 @settings(max_examples=15, deadline=None)
 @given(data=st.data())
 def test_a_score_does_not_depend_on_the_batch(backbones, architecture, data):

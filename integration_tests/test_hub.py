@@ -7,7 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 from integration_tests_builder import hub_server, rewrite
+from safetensors.torch import save_file
 
 from rm_plugins import load_reward
 
@@ -30,6 +32,7 @@ def weight_bytes(asked):
 
 def test_inspecting_reads_headers_and_scoring_brings_the_weights_once(builder, tmp_path, command):
     folder = builder.classifier()
+    save_file({"other.layout": torch.zeros(1)}, folder / "consolidated.safetensors")
     row = {"prompt": "fox?", "completion": "lazy dog"}
     file = tmp_path / "rows.jsonl"
     file.write_text(json.dumps(row))

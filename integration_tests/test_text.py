@@ -119,6 +119,12 @@ def test_truncation_keeps_the_end_and_the_limit(words, limit):
     assert ("truncated" in cut.flags) == (len(whole.ids) > limit)
 
 
+def test_the_middle_of_the_prompt_goes_first():
+    talk = chat(("u", "start " + "fox " * 200), ("a", "dog"), ("u", "fox " * 200 + "end"), ("a", "x"))
+    text = encoder("llama", max_length=80).encode(talk).text
+    assert "start" in text and "end<|eot|>" in text and text.endswith("x<|eot|>")
+
+
 def test_an_answer_longer_than_the_limit_keeps_its_end():
     talk = chat(("u", "dog"), ("a", "fox " * 200 + "the end"))
     cut = encoder("llama", max_length=40).encode(talk)
@@ -298,6 +304,34 @@ def test_ids_become_text_without_the_policy_s_end_and_pads():
             *prompt,
             {"role": "assistant", "content": "ok"},
         )
+
+
+def test_a_prompt_that_begins_like_another_is_told_by_its_longest_match():
+    from rm_plugins.text.policy import PolicyText
+
+    tok = tokenizer("chatml")
+    short, long = tok("fox")["input_ids"], tok("fox jumps over")["input_ids"]
+    assert long[: len(short)] == short
+    text = PolicyText(tok, [{"input_ids": short, "prompt": "S"}, {"input_ids": long, "prompt": "L"}])
+    answer = tok(" dog")["input_ids"]
+    assert [text.conversation(ids + answer).messages[0]["content"] for ids in (short, long)] == ["S", "L"]
+
+
+def test_a_system_turn_the_policy_s_template_adds_by_itself_is_not_the_prompt_s():
+    from rm_plugins.text.policy import PolicyText
+
+    tok = tokenizer("chatml")
+    before = tok.chat_template
+    tok.chat_template = (
+        "{% if messages[0].role != 'system' %}<|im_start|>system\nbrown model<|im_end|>\n{% endif %}" + before
+    )
+    try:
+        prompt = [{"role": "user", "content": "fox?"}]
+        ids = list(tok.apply_chat_template(prompt, add_generation_prompt=True, return_dict=False))
+        talk = PolicyText(tok).conversation(ids + tok("dog")["input_ids"])
+    finally:
+        tok.chat_template = before
+    assert talk.messages == (*prompt, {"role": "assistant", "content": "dog"})
 
 
 def test_a_policy_without_a_template_needs_the_data_set():

@@ -8,9 +8,10 @@ from datasets import Dataset
 from integration_tests_builder import tiny_config, tokenizer
 from transformers import AutoModelForCausalLM
 
-from rm_plugins import load_reward
+from rm_plugins import Score, load_reward
 from rm_plugins.conversation import from_trl
 from rm_plugins.errors import ScoringError
+from rm_plugins.reward.metrics import summarize
 
 PROMPTS = ["quick fox?", "lazy dog!", "what jumps over?", "the system model"]
 HAS_PPO = importlib.metadata.version("trl").startswith("1.12.")
@@ -165,6 +166,18 @@ def test_metrics_count_flags_and_the_length_correlation(rewards):
     assert logged[f"{name}/failed"] == logged[f"{name}/truncated"] == 0
     expected = torch.corrcoef(torch.tensor([values, [1.0, 0.0, 2.0, 3.0]]))[0, 1].item()
     assert logged[f"{name}/length_correlation"] == pytest.approx(expected, abs=1e-5)
+
+
+def test_metrics_leave_out_what_was_not_scored():
+    scores = [Score(1.0), Score(None, flags=frozenset({"failed"})), Score(3.0)]
+    assert summarize(scores, [1, 50, 2]) == {
+        "truncated": 0.0,
+        "empty": 0.0,
+        "control_tokens": 0.0,
+        "failed": pytest.approx(1 / 3),
+        "length_correlation": pytest.approx(1.0),
+    }
+    assert "length_correlation" not in summarize([Score(1.0), Score(1.0)], [1, 2])  # no spread, no correlation
 
 
 def test_one_score_too_few_is_an_error_with_both_counts(rewards, monkeypatch):

@@ -128,7 +128,7 @@ def _read_json(path: Path) -> dict[str, Any] | None:
 
 def weight_files(folder: Path) -> list[Path]:
     """The safetensors files of a model folder, in name order."""
-    return sorted(folder.glob("*.safetensors"))
+    return sorted(path for path in folder.iterdir() if hub.is_weight_file(path.name))
 
 
 def _headers(folder: Path) -> Iterator[tuple[str, tuple[int, ...]]]:

@@ -5,13 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from fnmatch import fnmatch
 from pathlib import Path
 
 from rm_plugins.errors import CheckpointError, UnknownModelError
 
 _SMALL = ["*.json", "*.model", "*.jinja", "*.txt"]
 _WEIGHTS = ["*.safetensors"]
-_NEVER = ["*/*", "consolidated*"]  # other layouts of the same weights
+_NEVER = ["*/*", "consolidated*"]  # the same weights in other layouts
+
+
+def is_weight_file(name: str) -> bool:
+    """Whether transformers would read the file: safetensors, in its own layout."""
+    return not any(fnmatch(name, pattern) for pattern in _NEVER) and fnmatch(name, _WEIGHTS[0])
 
 
 def fetch_description(model: str, revision: str | None) -> Path:
@@ -56,8 +62,8 @@ def fetch_headers(model: str, folder: Path) -> dict[str, tuple[int, ...]]:
 
     with _explained(model, commit), ThreadPoolExecutor(8) as pool:
         names = [entry.path for entry in api.list_repo_tree(model, revision=commit)]
-        weights = [name for name in names if name.endswith(".safetensors") and not name.startswith("consolidated")]
-        return {tensor: shape for part in pool.map(shapes, weights) for tensor, shape in part.items()}
+        parts = pool.map(shapes, filter(is_weight_file, names))
+        return {tensor: shape for part in parts for tensor, shape in part.items()}
 
 
 def _snapshot(model: str, revision: str | None, patterns: list[str]) -> Path:
