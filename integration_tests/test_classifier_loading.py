@@ -2,11 +2,13 @@
 
 import json
 import pickle
+from pathlib import Path
 
 import pytest
 import torch
 from integration_tests_builder import rewrite, tiny_config, tokenizer
 from safetensors.torch import load_file, save_file
+from transformers import AutoModelForSequenceClassification
 
 from rm_families import sequence_classifier
 from rm_plugins import Conversation, load_reward
@@ -66,6 +68,44 @@ def test_a_backbone_tensor_that_is_missing_is_an_error_not_a_random_layer(builde
         load(folder)
 
 
+@pytest.mark.parametrize(
+    "extra", ["model.layers.0.self_attn.q_proj.bias", "model.layers.2.mlp.up_proj.weight", "model.value_head.weight"]
+)
+def test_a_weight_that_the_architecture_does_not_use_is_an_error(builder, extra):
+    folder = rewrite(builder.classifier(), lambda t: t | {extra: torch.ones(32)})
+    with pytest.raises(CheckpointError, match=f"does not use: {extra}"):
+        load(folder)
+
+
+def test_only_the_files_that_transformers_reads_are_read(builder):
+    folder = builder.classifier()
+    [before] = load(folder).score([CHAT])
+    tensors = load_file(folder / "model.safetensors")
+    for stray in ("model_old", "pytorch_model", "consolidated"):
+        save_file(tensors | {"score.weight": -2 * tensors["score.weight"]}, folder / f"{stray}.safetensors")
+    assert load(folder).score([CHAT]) == [before]
+    save_file({"v_head.summary.weight": torch.ones(1, 32)}, folder / "value_head.safetensors")
+    with pytest.raises(WrongFamilyError, match=r"v_head\.summary\.weight would not be read"):
+        load(folder)
+
+
+def test_a_shard_that_is_missing_is_named(builder):
+    folder = builder.classifier()
+    (folder / "model.safetensors").rename(folder / "a.safetensors")
+    index = {"weight_map": {"score.weight": "a.safetensors", "model.norm.weight": "b.safetensors"}}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(CheckpointError, match=r"lacks b\.safetensors, which model\.safetensors\.index\.json names"):
+        load(folder)
+
+
+def test_a_class_of_its_own_is_refused_by_name_and_a_record_of_another_backbone_too(builder):
+    folder = edit_config(builder.classifier(), architectures=["AceCodeRM"])
+    with pytest.raises(WrongFamilyError, match="made for AceCodeRM, which may read its tensors otherwise"):
+        load(folder)
+    with pytest.raises(WrongFamilyError, match=r"is a 'llama' model and the published .* a 'qwen3' one"):
+        load(builder.classifier(), record="Skywork/Skywork-Reward-V2-Qwen3-0.6B")
+
+
 def test_a_backbone_tensor_of_another_shape_is_an_error(builder):
     def shrink(tensors):
         return {k: v[:, :16].contiguous() if "layers.0.mlp.up" in k else v for k, v in tensors.items()}
@@ -107,7 +147,6 @@ def test_more_than_two_outputs_belong_to_another_family(builder):
 @pytest.fixture
 def adapter(builder):
     from peft import LoraConfig, get_peft_model
-    from transformers import AutoModelForSequenceClassification
 
     base = builder.classifier(seed=1)
     model = AutoModelForSequenceClassification.from_pretrained(base, num_labels=1)
@@ -133,6 +172,30 @@ def test_an_adapter_scores_with_its_own_head_and_layers(adapter):
     with torch.no_grad():
         hidden = model.base_model.model.model(torch.tensor([seen.ids])).last_hidden_state[0, -1]
     assert reward.score([CHAT])[0].value == pytest.approx(hidden.sum().item(), abs=1e-5)  # a head of ones is a sum
+
+
+@pytest.mark.parametrize("lost", ["layers.1.self_attn.q_proj.lora_A", "lora_"])
+def test_an_adapter_that_lost_layers_is_refused(adapter, lost):
+    folder, _ = adapter
+    path = folder / "adapter_model.safetensors"
+    save_file({k: v for k, v in load_file(path).items() if lost not in k}, path)
+    with pytest.raises(HeadError, match=r"lacks \d of its own tensors: .*lora_A"):
+        load(folder)
+
+
+@pytest.mark.parametrize("changes", [{"use_dora": True}, {"modules_to_save": ["score", "embed_tokens"]}])
+def test_other_kinds_of_adapter_score_as_peft_does(builder, changes):
+    from peft import LoraConfig, get_peft_model
+
+    base = AutoModelForSequenceClassification.from_pretrained(builder.classifier(seed=1), num_labels=1)
+    settings = {"r": 2, "target_modules": ["q_proj"], "modules_to_save": ["score"], "init_lora_weights": False}
+    model = get_peft_model(base, LoraConfig(task_type="SEQ_CLS", **(settings | changes))).eval()
+    folder = builder.folder("adapter")
+    model.save_pretrained(folder)
+    tokenizer("llama").save_pretrained(folder)
+    reward = load(folder)
+    expected = model(torch.tensor([reward.explain(CHAT).ids])).logits.item()
+    assert reward.score([CHAT])[0].value == pytest.approx(expected, abs=1e-5)
 
 
 def test_an_adapter_without_a_head_is_refused(adapter):
@@ -222,6 +285,12 @@ def test_unknown_things_are_named(builder, monkeypatch):
         load("/no/such")
     with pytest.raises(UnknownModelError, match="a hub id is 'owner/name'"):
         load("no such model")
+    with pytest.raises(UnknownModelError, match="Did you mean 'smollm2-135m-on-topic'"):
+        load("smollm2-135m-on-topc")
+    with pytest.raises(UnknownModelError, match="is a family: write 'sequence_classifier:' and its target"):
+        load("sequence_classifier")
+    assert load_reward(f"sequence_classifier:{folder}").score([CHAT]) == load(folder).score([CHAT])
+    assert load_reward(Path(folder)).score([CHAT]) == load(folder).score([CHAT])
     with pytest.raises(UnknownModelError, match="Did you mean 'Skywork/Skywork-Reward-V2-Qwen3-8B'"):
         load(folder, record="Skywork/Skywork-Reward-V2-Qwen-8B")
     with pytest.raises(UnknownFamilyError, match="Unknown reward family 'nothing'"):
@@ -232,6 +301,12 @@ def test_unknown_things_are_named(builder, monkeypatch):
         load(folder, on_failure="zero")
     with pytest.raises(OptionError, match="dtype 'int8' is not a floating"):
         load(folder, dtype="int8")
+    with pytest.raises(OptionError, match="device='nowhere' cannot be used here"):
+        load_reward(str(folder), device="nowhere")
+    with pytest.raises(OptionError, match="token_budget='many' must be a whole number"):
+        load(folder, token_budget="many")
+    with pytest.raises(OptionError, match="max_length='10' must be a whole number"):
+        load(folder, max_length="10")
 
 
 def test_corrupt_and_foreign_folders_are_named(builder, tmp_path):
@@ -243,6 +318,14 @@ def test_corrupt_and_foreign_folders_are_named(builder, tmp_path):
         load(folder)
     (folder / "config.json").write_text("{broken")
     with pytest.raises(CheckpointError, match="not readable JSON"):
+        load(folder)
+
+
+def test_a_folder_without_a_tokenizer_is_named(builder):
+    folder = builder.classifier()
+    for path in folder.glob("token*"):
+        path.unlink()
+    with pytest.raises(CheckpointError, match="has no tokenizer that loads; save it in its folder"):
         load(folder)
 
 
@@ -267,12 +350,20 @@ def test_tiny_configs_are_the_architectures_they_claim():
     assert tiny_config("gemma2", 300).model_type == "gemma2"
 
 
-def test_an_eos_inside_the_text_that_is_also_pad_does_not_hide_the_answer(builder):
-    reward = load(builder.classifier(tok=tokenizer("llama", pad="eos")))
+def test_an_eos_inside_the_text_that_is_also_pad_does_not_hide_the_answer(builder, caplog):
+    folder = builder.classifier(tok=tokenizer("llama", pad="eos"))
+    reward = load(folder)
+    assert "pads with its eos" in caplog.text and "pooling='last' reads the eos" in caplog.text
     talks = [[*CHAT, CHAT[0], {"role": "assistant", "content": answer}] for answer in ("fox", "dog", "x y z")]
     scores = [score.value for score in reward.score(talks)]
     assert len(set(scores)) == 3
-    assert all(seen.read_at[0] == len(seen.ids) - 1 for seen in map(reward.explain, talks))
+    stock = AutoModelForSequenceClassification.from_pretrained(folder)  # reads one token early, and so was it trained
+    for talk, score in zip(talks, scores, strict=True):
+        seen = reward.explain(talk)
+        assert seen.read_at == (len(seen.ids) - 2,) and "ends in the pad" in seen.notes[-1]
+        assert score == pytest.approx(stock(torch.tensor([seen.ids])).logits.item(), abs=1e-6)
+    at_eos = load(folder, pooling="last").explain(talks[0])
+    assert at_eos.read_at == (len(at_eos.ids) - 1,)
 
 
 def test_a_config_without_a_pad_scores_a_batch_like_single_rows(builder):
@@ -295,4 +386,9 @@ def test_a_trl_reward_with_one_failed_row_is_none_there_and_finite_elsewhere(bui
     odd = [{"role": "assistant", "content": "starts"}, {"role": "user", "content": "late"}]  # Gemma's template refuses
     values = reward([[CHAT[0]], odd, [CHAT[0]]], ["a", "b", "c"])
     assert values[1] is None and all(isinstance(v, float) for v in (values[0], values[2]))
+    image = [{"role": "user", "content": [{"type": "image"}]}]
+    surrogate = [CHAT[0], {"role": "assistant", "content": "\ud83d"}]
+    scores = reward.score([CHAT, [*image, CHAT[1]], surrogate])
+    assert [s.value is None for s in scores] == [False, True, True]
+    assert "part of type 'image'" in scores[1].error and "surrogate" in scores[2].error
     assert "roles must alternate" in reward.score([[*odd, CHAT[1]]])[0].error

@@ -14,6 +14,7 @@ from rm_plugins import load_reward
 from rm_plugins.cli.main import app
 from rm_plugins.cli.show import safe
 from rm_plugins.errors import OptionError, RmPluginsError
+from rm_plugins.reward.function import RewardFunction, RewardSpec
 from rm_plugins.reward.scorefile import ScoreFile
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
@@ -67,6 +68,21 @@ def test_inspect_says_family_head_and_assumptions(model):
     assert any("bos" in line for line in shown["assumed"])
     known = json.loads(command("inspect", model, "--json", "--record", "ncsoft/llama-3-offsetbias-rm-8b").stdout)
     assert known["bos"] == "strip_all" and known["assumed"] == []
+
+
+def test_what_is_known_of_a_model_is_shown_without_the_model():
+    shown = json.loads(command("inspect", "Ray2333/GRM-Gemma2-2B-rewardmodel-ft", "--json").stdout)
+    assert shown["dtype"] == "float16" and "the hub cannot be reached" in shown["checkpoint"]
+
+
+def test_inspect_takes_family_options_for_its_explanation(builder):
+    two = builder.classifier(labels=2)
+    shown = command("inspect", two, "--json", "--explain", "dog", "-o", "positive=LABEL_1")
+    assert json.loads(shown.stdout)["sees"]["ids"]
+
+
+def test_the_version_is_shown():
+    assert command("--version").stdout == f"rm-plugins {rm_plugins.__version__}\n"
 
 
 def test_inspect_explains_an_answer(model):
@@ -136,8 +152,58 @@ def test_a_result_of_another_run_is_never_continued(model, tmp_path):
         ScoreFile(file, tmp_path / "out.jsonl", reward, chunk=2)
 
 
+def test_a_changed_plugin_is_never_continued(tmp_path, monkeypatch):
+    from rm_plugins import Family, Score
+    from rm_plugins.reward.resolve import Resolved
+
+    module = tmp_path / "polite_family.py"
+    module.write_text("def load(spec):\n    return Polite()\nclass Polite:\n    score = None\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    import polite_family
+
+    polite_family.Polite.score = lambda self, rows, progress=None: [Score(1.0) for _ in rows]
+    family = Family(name="polite", kind="rule", summary="s", load=polite_family.load)
+    monkeypatch.setattr(RewardSpec, "resolve", lambda self: Resolved(family, "", None, None, "test"))
+    file = write(tmp_path / "in.jsonl", chat("dog"))
+    reward = RewardFunction(RewardSpec("polite:"))
+    assert list(ScoreFile(file, tmp_path / "out.jsonl", reward, chunk=2)) == [1]
+    assert ScoreFile(file, tmp_path / "out.jsonl", reward, chunk=2).done == 1
+    module.write_text(module.read_text() + "# changed\n")
+    with pytest.raises(OptionError, match=r"made by another run \(fingerprint differ\)"):
+        ScoreFile(file, tmp_path / "out.jsonl", reward, chunk=2)
+
+
+def test_a_run_that_failed_before_its_first_score_leaves_nothing_in_the_way(model, tmp_path):
+    file = write(tmp_path / "in.jsonl", chat("dog") | {"id": "row-7"})
+    assert command("score", model, file, "--dtype", "fp16").exit_code == 1
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["in.jsonl"]
+    assert command("score", model, file, "--dtype", "float32").exit_code == 0
+    assert json.loads((tmp_path / "in.scores.jsonl").read_text())["id"] == "row-7"
+    again = command("score", model, file, "--dtype", "float32")
+    assert "continuing: 1 of 1 rows were done" in again.stderr
+
+
+def test_a_bad_row_never_stops_a_file(model, tmp_path):
+    rows = [
+        "[" * 100_000,
+        '{"messages": [{"role": "assistant", "content": "\\ud83d"}]}',
+        {"prompt": "a", "completion": None},
+    ]
+    file = write(tmp_path / "in.jsonl", *rows, {"\ud83d": 1}, chat("dog"))
+    summary = json.loads(command("score", model, file, "--json").stdout)
+    assert (summary["rows"], summary["scored"], len(summary["errors"])) == (5, 1, 4)
+
+
 def test_missing_and_empty_files_are_named(model, tmp_path):
     reward = load_reward(model, device="cpu")
+    here = write(tmp_path / "here.jsonl", chat("dog"))
+    with pytest.raises(OptionError, match="is the file to score"):
+        ScoreFile(here, here, reward, chunk=1)
+    with pytest.raises(OptionError, match="There is no folder"):
+        ScoreFile(here, tmp_path / "no" / "out", reward, chunk=1)
+    (tmp_path / "orphan").touch()
+    with pytest.raises(OptionError, match=r"has no orphan\.run\.json beside it"):
+        ScoreFile(here, tmp_path / "orphan", reward, chunk=1)
     with pytest.raises(OptionError, match="There is no file"):
         ScoreFile(tmp_path / "none.jsonl", tmp_path / "o", reward, chunk=1)
     (tmp_path / "empty.jsonl").touch()

@@ -14,4 +14,4 @@ def test_the_demo_plays_its_three_acts_on_any_folder(builder):
     assert "flags: control_tokens" in result.stdout
     assert result.stdout.count("│ best ") == result.stdout.count("│ worst ") == 4  # one pair a prompt
     assert "step 2/2: reward " in result.stdout
-    assert re.search(r"mean reward before [+-]\d\.\d{3}, after [+-]\d\.\d{3}", result.stdout)
+    assert re.search(r"mean reward before [+-]\d\.\d{3} ± \d\.\d{3}, after [+-]\d\.\d{3} ± \d", result.stdout)

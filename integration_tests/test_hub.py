@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from integration_tests_builder import hub_server, rewrite
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 from rm_plugins import load_reward
 
@@ -50,6 +50,27 @@ def test_inspecting_reads_headers_and_scoring_brings_the_weights_once(builder, t
     assert again.returncode == 0, again.stderr  # from the cache, with no hub in reach
     expected = load_reward(str(folder), device="cpu")([row["prompt"]], [row["completion"]])[0]
     assert json.loads((tmp_path / "o").read_text())["score"] == pytest.approx(expected, abs=1e-6)
+
+
+def test_a_download_that_was_interrupted_goes_on(builder, tmp_path, command):
+    folder = builder.classifier()
+    tensors = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    head = {"score.weight": tensors.pop("score.weight")}
+    parts = {"a.safetensors": tensors, "b.safetensors": head}
+    for name, part in parts.items():
+        save_file(part, folder / name, metadata={"format": "pt"})
+    index = {"metadata": {}, "weight_map": {key: name for name, part in parts.items() for key in part}}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    file = tmp_path / "rows.jsonl"
+    file.write_text(json.dumps({"prompt": "fox?", "completion": "dog"}))
+    with hub_server(rm=folder) as (address, asked):
+        fetch = "from huggingface_hub import snapshot_download as s; s('some/rm', allow_patterns=['*.json', 'a.*'])"
+        environment = os.environ | {"HF_ENDPOINT": address, "HF_HOME": str(tmp_path / "home"), "HF_HUB_OFFLINE": "0"}
+        subprocess.run([sys.executable, "-c", fetch], env=environment, check=True, capture_output=True)
+        done = command(address, "score", "some/rm", str(file), "--device", "cpu", "--json")
+    assert done.returncode == 0, done.stderr
+    assert [path.rsplit("/")[-1] for path, span in asked if path.endswith("b.safetensors") and span is None]
 
 
 def test_a_hub_model_of_another_family_is_refused_before_its_weights_come(builder, command):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rm_plugins.catalog import discover
-from rm_plugins.errors import AmbiguousFamilyError, OptionError, UnknownFamilyError
+from rm_plugins.errors import AmbiguousFamilyError, OptionError, UnknownFamilyError, WrongFamilyError
 
 FAMILY = "Family(name={name!r}, kind='rule', summary='s', load=lambda spec: None)"
 GOOD = "from rm_plugins import Family, hookimpl\n@hookimpl\ndef rm_families():\n    yield " + FAMILY
@@ -19,6 +19,8 @@ PLUGINS = {
     "misspelt": "from rm_plugins import hookimpl\n@hookimpl\ndef rm_familys():\n    yield 1",
     "wrong_type": "from rm_plugins import hookimpl\n@hookimpl\ndef rm_families():\n    yield 'a string'",
     "no_hook": "x = 1",
+    "exits": "raise SystemExit('bye')",
+    "no_function": GOOD.format(name="no_function").replace("lambda spec: None", "'polite'"),
     "thief": GOOD.format(name="sequence_classifier"),
     "bad_name": GOOD.format(name="Bad Name"),
 }
@@ -61,6 +63,8 @@ def test_broken_plugins_are_listed_with_their_cause_and_hide_nothing(install, tm
     assert "rm_familys" in causes["misspelt"][1]
     assert "yielded str, not Family" in causes["wrong_type"][1]
     assert "implements no hook" in causes["no_hook"][1]
+    assert causes["exits"][1] == "SystemExit: bye"
+    assert "has load='polite'; it must be a function" in causes["no_function"][1]
     assert "Bad Name" in causes["bad_name"][1]
 
 
@@ -89,6 +93,21 @@ def test_an_unknown_name_gets_a_suggestion_and_a_failed_plugin_its_cause(install
         catalog.get("sequence_clasifier")
     with pytest.raises(UnknownFamilyError, match="dist-raising cannot load: OSError: disk on fire"):
         catalog.get("raising")
+
+
+def test_a_check_that_fails_leaves_the_other_families_their_say(builder):
+    from rm_plugins import Family
+    from rm_plugins.catalog import Catalog, Found, catalog
+    from rm_plugins.reward.resolve import resolve
+
+    def fits(checkpoint):
+        raise KeyError("gone")
+
+    bad = Family(name="a_bad_one", kind="rule", summary="s", load=print, fits=fits)
+    families = Catalog({"a_bad_one": Found(bad, "stranger"), **catalog().found})
+    assert resolve(str(builder.classifier()), families).family.name == "sequence_classifier"
+    with pytest.raises(WrongFamilyError, match="a_bad_one: its own check failed with KeyError: 'gone'"):
+        resolve(str(builder.policy()), families)
 
 
 def test_an_undeclared_option_is_refused_with_the_list_of_options():

@@ -185,6 +185,9 @@ def test_one_score_too_few_is_an_error_with_both_counts(rewards, monkeypatch):
     monkeypatch.setattr(model, "score", lambda rows, progress=None: [])
     with pytest.raises(ScoringError, match="returned 0 scores for 2 conversations"):
         rewards[0](["a", "b"], ["c", "d"])
+    monkeypatch.setattr(model, "score", lambda rows, progress=None: [0.5] * len(rows))
+    with pytest.raises(ScoringError, match="returned a float, not a Score"):
+        rewards[0](["a", "b"], ["c", "d"])
 
 
 def policy_rows(tok, prompts, answers):

@@ -83,7 +83,7 @@ def discover(points: Iterable[EntryPoint]) -> Catalog:
     for point in sorted(points, key=lambda p: (_provider(p), p.name)):
         try:
             found += [Found(family, _provider(point)) for family in _families(point)]
-        except Exception as error:  # a stranger's plugin may raise anything; it is shown with its cause
+        except (Exception, SystemExit) as error:  # a stranger's plugin may raise anything; it is shown with its cause
             failures.append(Failure(point.name, _provider(point), _cause(error)))
     return _settle_names(found, failures)
 

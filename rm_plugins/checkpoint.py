@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from rm_plugins import hub
 from rm_plugins.errors import CheckpointError
-from rm_plugins.packaged import packaged_folder
+from rm_plugins.packaged import how_to_get, packaged_folder
 
 _SMALL_FILES = ("config.json", "adapter_config.json", "tokenizer_config.json")
 _BLOCKS = {"layers", "h", "layer", "block", "blocks"}
@@ -70,9 +70,10 @@ class Checkpoint:
 
         Names are as the model would call them: an adapter's wrapping is taken off.
         """
-        tensors = {bare_name(name): shape for name, shape in self.tensors.items() if ".lora_" not in name}
-        backbone = _PARTS_OF_BACKBONE | {name.split(".")[0] for name in tensors if _BLOCKS & set(name.split(".")[:-2])}
-        return {n: s for n, s in tensors.items() if n.split(".")[0] not in backbone | {"lm_head"}}
+        tensors = {bare_name(name): shape for name, shape in self.tensors.items()}
+        blocks = {name.split(".")[0] for name in tensors if _BLOCKS & set(name.split(".")[:-2])}
+        known = _PARTS_OF_BACKBONE | blocks | {"lm_head"}
+        return {n: s for n, s in tensors.items() if n.split(".")[0] not in known and ".lora_" not in n}
 
     @classmethod
     def open(cls, model: str, revision: str | None = None) -> Checkpoint:
@@ -83,14 +84,16 @@ class Checkpoint:
             CheckpointError: a file is missing, corrupt, gated or out of reach.
         """
         local = Path(model) if Path(model).is_dir() else packaged_folder(model)
-        folder = local or hub.fetch_description(model, revision)
+        try:
+            folder = local or hub.fetch_description(model, revision)
+        except CheckpointError as error:
+            raise CheckpointError(f"{error}{how_to_get(model)}") from error
         config, adapter, tokenizer = (_read_json(folder / name) for name in _SMALL_FILES)
         if config is None and adapter is None:
             raise CheckpointError(
                 f"{folder} has neither config.json nor adapter_config.json, so it is not a model folder."
             )
-        here = local is not None or hub.has_weights(model, folder)
-        tensors = dict(_headers(folder)) if here else hub.fetch_headers(model, folder)
+        tensors = dict(_headers(folder)) if local or _complete(folder) else _remote_headers(model, folder)
         return cls(model, folder, config or {}, adapter, tokenizer or {}, tensors, None if local else model)
 
     def fingerprint(self) -> str:
@@ -98,13 +101,30 @@ class Checkpoint:
         digest = hashlib.sha256((self.folder.name if self.repository else "").encode())
         for path in sorted(p for p in self.folder.iterdir() if p.suffix in (".json", ".jinja", ".model", ".txt")):
             digest.update(path.name.encode() + path.read_bytes())
-        for path in [] if self.repository else weight_files(self.folder):
+        for path in [] if self.repository else (self.folder / name for name in weight_files(self.folder)):
             digest.update(f"{path.name} {path.stat().st_size} {path.stat().st_mtime_ns}".encode())
+        if self.adapter:
+            digest.update(self.base().fingerprint().encode())
         return digest.hexdigest()
 
     def with_weights(self) -> Path:
         """The folder with its weights in it, brought from the hub if they are not there yet."""
-        return hub.fetch_weights(self.repository, self.folder) if self.repository else self.folder
+        if self.repository and not _complete(self.folder):
+            names = weight_files(self.folder, hub.list_files(self.repository, self.folder))
+            hub.fetch_files(self.repository, self.folder, names)
+        return self.folder
+
+
+def _complete(folder: Path) -> bool:
+    """Whether every weight file of a hub snapshot has been fetched."""
+    try:
+        return bool(weight_files(folder))
+    except CheckpointError:
+        return False
+
+
+def _remote_headers(model: str, folder: Path) -> dict[str, tuple[int, ...]]:
+    return hub.fetch_headers(model, folder, weight_files(folder, hub.list_files(model, folder)))
 
 
 def bare_name(name: str) -> str:
@@ -126,15 +146,33 @@ def _read_json(path: Path) -> dict[str, Any] | None:
     return data
 
 
-def weight_files(folder: Path) -> list[Path]:
-    """The safetensors files of a model folder, in name order."""
-    return sorted(path for path in folder.iterdir() if hub.is_weight_file(path.name))
+def weight_files(folder: Path, names: Collection[str] | None = None) -> list[str]:
+    """Names of the safetensors files that hold a folder's model: those that transformers and peft read, no others.
+
+    A separate `value_head.safetensors` counts too, so that the head in it is named and not overlooked.
+
+    Args:
+        folder: where the small files lie.
+        names: every file of the repository; those in the folder by default.
+
+    Raises:
+        CheckpointError: the index names a shard that is not there.
+    """
+    there = {path.name for path in folder.iterdir()} if names is None else set(names)
+    index = folder / "model.safetensors.index.json"
+    single = "adapter_model.safetensors" if "adapter_config.json" in there else "model.safetensors"
+    files = {single} & there
+    if not files and (listed := _read_json(index)):
+        files = set(listed.get("weight_map", {}).values())
+        if lost := sorted(files - there):
+            raise CheckpointError(f"{folder} lacks {lost[0]}, which {index.name} names; it may be a partial download.")
+    return sorted(files | ({"value_head.safetensors"} & there))
 
 
 def _headers(folder: Path) -> Iterator[tuple[str, tuple[int, ...]]]:
     from safetensors import SafetensorError, safe_open
 
-    for path in weight_files(folder):
+    for path in (folder / name for name in weight_files(folder)):
         try:
             with safe_open(path, framework="np") as file:
                 for name in file.keys():  # noqa: SIM118  (safe_open is not a mapping)

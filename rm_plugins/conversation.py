@@ -93,9 +93,12 @@ def from_trl(
     Raises:
         ConversationError: unequal counts, none at all, or a row whose form cannot be scored.
     """
+    for name, column in (("prompts", prompts), ("completions", completions)):
+        if isinstance(column, str | Mapping):
+            raise ConversationError(f"{name} must be a list with one entry a row, not one {type(column).__name__}.")
     if len(prompts) != len(completions):
         raise ConversationError(f"{len(prompts)} prompts for {len(completions)} completions; give one prompt for each.")
-    if not prompts:
+    if len(prompts) == 0:
         raise ConversationError("No prompts and no completions: there is nothing to score.")
     rows = _rows(columns or {}, len(prompts))
     return [
@@ -114,6 +117,10 @@ def _turns(value: Turns, role: str) -> tuple[Message, ...]:
         return ({"role": role, "content": value},)
     if isinstance(value, Mapping):
         return (value,)
+    if not isinstance(value, Iterable):
+        raise ConversationError(
+            f"The {role} side of a row must be text or a list of messages, not {type(value).__name__}."
+        )
     return tuple(value)
 
 

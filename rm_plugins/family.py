@@ -131,6 +131,13 @@ class Family:
             raise ValueError(f"Family name {self.name!r} must be lower-case letters, digits and underscores.")
         if self.kind not in get_args(Kind):
             raise ValueError(f"Family {self.name!r} has kind {self.kind!r}; choose one of {', '.join(get_args(Kind))}.")
+        if not callable(self.load):
+            raise TypeError(f"Family {self.name!r} has load={self.load!r:.60}; it must be a function of a LoadSpec.")
+
+    @property
+    def reads_checkpoints(self) -> bool:
+        """Whether it loads model folders, rather than bare targets."""
+        return self.fits is not _never
 
     def check_options(self, given: Mapping[str, Any]) -> None:
         """Refuses options the family did not declare, and lists those it did."""

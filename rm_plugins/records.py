@@ -83,7 +83,9 @@ def require(model: str) -> Record:
         return record
     close = difflib.get_close_matches(model, records(), n=1, cutoff=0.4)
     hint = f" Did you mean {close[0]!r}?" if close else ""
-    raise UnknownModelError(f"No record of {model!r}.{hint} 'rm-plugins list' shows the {len(records())} known models.")
+    raise UnknownModelError(
+        f"No record of {model!r}.{hint} 'rm-plugins list --models' shows the {len(records())} known models."
+    )
 
 
 def derive(checkpoint: Checkpoint) -> Record:
@@ -93,18 +95,21 @@ def derive(checkpoint: Checkpoint) -> Record:
     assumed = [
         "bos: exactly one if the tokenizer or the template writes one",
         "eos: as the template writes it",
-        "pooling: the last token of the text is read, whatever its id",
+        "pooling: the right-most token that is not the pad is read, as stock transformers does",
         f"dtype: {dtype} from the config" if dtype else "dtype: float32, the config names none",
         "sign: higher is better",
     ]
     if (pad := config.get("pad_token_id")) is not None and pad == config.get("eos_token_id"):
         assumed.append(
-            "pad is eos: stock transformers would read one token earlier where the text ends in it; "
-            "pooling='last_non_pad' gives that number"
+            "pad is eos: an eos that ends the text is not read but the token before it, as stock transformers does; "
+            "pooling='last' reads the eos"
         )
+    if code := config.get("auto_map"):
+        assumed.append(f"code: {', '.join(map(str, code.values()))} is not run; the stock class is used")
     return Record(
         id=checkpoint.name,
         backbone=checkpoint.config.get("model_type"),
+        pooling="last_non_pad",
         dtype=str(dtype) if dtype else "float32",
         max_length=config.get("max_position_embeddings"),
         assumed=tuple(assumed),

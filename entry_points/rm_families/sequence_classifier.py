@@ -7,15 +7,18 @@ in float32: an unbounded logit, higher is better. Source: the models' cards, see
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from rm_plugins import Family, hookimpl
-from rm_plugins.errors import HeadError, OptionError, WrongFamilyError
+from rm_plugins.errors import CheckpointError, HeadError, OptionError, WrongFamilyError
 from rm_plugins.family import Fit, LoadSpec, RewardModel
 
 if TYPE_CHECKING:
     from rm_plugins.checkpoint import Checkpoint
+
+logger = logging.getLogger(__name__)
 
 HEAD = "score.weight"
 OPTIONS = {
@@ -53,6 +56,8 @@ def fits(checkpoint: Checkpoint) -> Fit:
         return Fit(False, f"there is no {HEAD}; tensors outside the backbone: {shown}{remedy}")
     if foreign := sorted(set(heads) - {HEAD}):
         return Fit(False, f"{', '.join(foreign)} would not be read, so the number would be another model's")
+    if (made_for := checkpoint.architecture) and not made_for.endswith("ForSequenceClassification"):
+        return Fit(False, f"it was made for {made_for}, which may read its tensors otherwise")
     return Fit(True, f"its only head is {HEAD} {heads[HEAD]}")
 
 
@@ -77,9 +82,9 @@ def load(spec: LoadSpec) -> RewardModel:
     model = load_classifier(AutoModelForSequenceClassification, spec, base, weight.shape[0], HEAD)
     tokenizer = _tokenizer(checkpoint, base)
     rules = _rules(spec, model.config.get_text_config())
+    _warn_of_pad(spec, tokenizer, rules.pad_id)
     engine = Engine(
         getattr(model, model.base_model_prefix),
-        pad_id=tokenizer.pad_token_id or 0,
         token_budget=spec.options.get("token_budget", DEFAULT_TOKEN_BUDGET),
     )
     return LocalModel(ChatEncoder(tokenizer, rules), engine, _head(direction, weight, spec))
@@ -122,7 +127,10 @@ def _tokenizer(checkpoint: Checkpoint, base: Checkpoint) -> Any:
     from transformers import AutoTokenizer
 
     own = checkpoint if checkpoint.tokenizer else base
-    return AutoTokenizer.from_pretrained(own.folder, trust_remote_code=False)
+    try:
+        return AutoTokenizer.from_pretrained(own.folder, trust_remote_code=False)
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{own.name} has no tokenizer that loads; save it in its folder: {error}") from error
 
 
 def _rules(spec: LoadSpec, config: Any) -> Any:
@@ -137,6 +145,16 @@ def _rules(spec: LoadSpec, config: Any) -> Any:
         max_length=getattr(config, "max_position_embeddings", None) if record.max_length is None else record.max_length,
         pad_id=config.pad_token_id,
     )
+
+
+def _warn_of_pad(spec: LoadSpec, tokenizer: Any, pad_id: int | None) -> None:
+    guessed = spec.record is not None and spec.record.assumed and "pooling" not in spec.options
+    if guessed and pad_id is not None and pad_id == tokenizer.eos_token_id:
+        logger.warning(
+            "%s pads with its eos: where the text ends in it, the token before is read, as stock transformers does; "
+            "pooling='last' reads the eos, pooling='last_non_pad' says that this is right",
+            spec.target,
+        )
 
 
 def _head(direction: list[float], weight: Any, spec: LoadSpec) -> Any:

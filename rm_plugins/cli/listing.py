@@ -32,8 +32,8 @@ def list_families(
         print_rows(["name", "provider", "why"], [[f.name, f.provider, f.error] for f in found.failures])
     if models:
         print_rows(
-            ["model", "family", "dtype", "BOS", "licence"],
-            [[r.id, r.family, r.dtype, r.bos, r.licence] for r in known.values()],
+            ["model", "dtype", "BOS", "licence"],
+            [[r.id, r.dtype, r.bos, r.licence] for r in known.values()],
         )
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import sys
+from typing import Annotated
 
 import typer
 
+from rm_plugins import __version__
 from rm_plugins.cli.demo import demo
 from rm_plugins.cli.inspect import inspect_model
 from rm_plugins.cli.listing import list_families
@@ -19,8 +21,16 @@ app.command("score")(score_file)
 app.command("demo")(demo)
 
 
+def _print_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"rm-plugins {__version__}")
+        raise typer.Exit
+
+
 @app.callback()
-def _about() -> None:
+def _about(
+    version: Annotated[bool, typer.Option("--version", callback=_print_version, is_eager=True)] = False,
+) -> None:
     """Any published reward model, as a TRL reward."""
 
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from rm_plugins.cli.show import safe
-from rm_plugins.errors import OptionError
+from rm_plugins.cli.show import options, safe
 
 
 def score_file(
@@ -24,16 +22,21 @@ def score_file(
     chunk: Annotated[int, typer.Option(min=1, help="Rows scored and written together.")] = 64,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
 ) -> None:
-    """Scores conversations; a stopped run continues where it was, and the file comes out the same."""
+    """Scores conversations; a stopped run continues where it was, and the file comes out the same.
+
+    Exit code 1 means that some rows have no score; each is named on stderr and has its cause in the result.
+    """
     from rich.progress import Progress
 
     from rm_plugins.reward.function import RewardFunction, RewardSpec
     from rm_plugins.reward.scorefile import ScoreFile
 
     spec = RewardSpec(
-        model=model, record=record, dtype=dtype, device=device, max_length=max_length, options=_options(option or [])
+        model=model, record=record, dtype=dtype, device=device, max_length=max_length, options=options(option or [])
     )
-    run = ScoreFile(file, out or file.with_suffix(".scores.jsonl"), RewardFunction(spec), chunk=chunk)
+    run = ScoreFile(file, out or file.parent / f"{file.stem}.scores.jsonl", RewardFunction(spec), chunk=chunk)
+    if run.done:
+        typer.echo(f"continuing: {run.done} of {run.total} rows were done", err=True)
     with Progress(disable=as_json) as bar:
         task = bar.add_task("scoring", total=run.total, completed=run.done)
         for count in run:
@@ -47,27 +50,9 @@ def _report(summary: dict[str, object], as_json: bool) -> None:
     if as_json:
         print_json(summary)
     else:
-        print_rows(["", ""], [[key, value] for key, value in summary.items() if key != "errors"])
+        shown = {key: f"{value:.4f}" if isinstance(value, float) else value for key, value in summary.items()}
+        print_rows(["", ""], [[key, value] for key, value in shown.items() if key != "errors"])
     for message in list(summary["errors"])[:20]:  # type: ignore[call-overload]
         typer.echo(safe(message), err=True)
     if summary["errors"]:
         raise typer.Exit(1)
-
-
-def _options(pairs: list[str]) -> dict[str, object]:
-    options: dict[str, object] = {}
-    for pair in pairs:
-        name, equals, value = pair.partition("=")
-        if not equals:
-            raise OptionError(f"--option {pair!r} must be name=value.")
-        options[name] = _value(value)
-    return options
-
-
-def _value(text: str) -> object:
-    """A number, true or false as JSON writes it; any other text is itself."""
-    try:
-        value = json.loads(text)
-    except ValueError:
-        return text
-    return value if isinstance(value, bool | int | float) else text

@@ -1,4 +1,4 @@
-"""What commands print: tables for people, JSON for programs, and model text made safe for a terminal."""
+"""What commands print and read: tables for people, JSON for programs, text safe for a terminal, name=value options."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import unicodedata
 from typing import Any
 
 import typer
+
+from rm_plugins.errors import OptionError
 
 
 def safe(text: object) -> str:
@@ -21,8 +23,8 @@ def _escaped(char: str) -> str:
 
 
 def print_json(data: Any) -> None:
-    """Writes one JSON document to stdout."""
-    typer.echo(json.dumps(data, ensure_ascii=False, indent=2, default=str))
+    """Writes one JSON document to stdout, in ASCII: no text of a model reaches the terminal as it is."""
+    typer.echo(json.dumps(data, indent=2, default=str))
 
 
 def print_rows(headings: list[str], rows: list[list[object]]) -> None:
@@ -32,9 +34,32 @@ def print_rows(headings: list[str], rows: list[list[object]]) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=box.SIMPLE, pad_edge=False)
+    table = Table(box=box.SIMPLE, pad_edge=False, padding=(0, 1, 0, 0), show_header=any(headings), show_edge=False)
     for index, heading in enumerate(headings):
         table.add_column(heading, overflow="fold", no_wrap=index == 0)
     for row in rows:
         table.add_row(*(Text(safe(cell)) for cell in row))
     Console().print(table)
+
+
+def options(pairs: list[str]) -> dict[str, object]:
+    """Family options from `name=value` words; numbers, true and false are read as JSON writes them.
+
+    Raises:
+        OptionError: a word without "=".
+    """
+    found: dict[str, object] = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals:
+            raise OptionError(f"--option {pair!r} must be name=value.")
+        found[name] = _value(value)
+    return found
+
+
+def _value(text: str) -> object:
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return text
+    return value if isinstance(value, bool | int | float) else text

@@ -174,12 +174,14 @@ class Demo:
             trainer.train()
             trained = trainer.accelerator.unwrap_model(trainer.model)
         after = self._pool(reward, tokenizer, trained, "sampling again")
-        self._say(f"mean reward before {_mean(self._before):+.3f}, after {_mean(after):+.3f}")
+        self._say(f"mean reward before {_mean(self._before)}, after {_mean(after)} (with standard errors)")
 
 
-def _mean(pools: list[list[tuple[float, str]]]) -> float:
+def _mean(pools: list[list[tuple[float, str]]]) -> str:
+    from scipy.stats import sem
+
     values = [value for pool in pools for value, _ in pool]
-    return sum(values) / len(values)
+    return f"{sum(values) / len(values):+.3f} ± {sem(values):.3f}"
 
 
 def _chat(prompt: str, answer: str) -> list[Message]:

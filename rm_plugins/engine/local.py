@@ -9,7 +9,7 @@ from torch import Tensor
 
 from rm_plugins.conversation import Conversation
 from rm_plugins.engine.runner import Engine
-from rm_plugins.errors import TextError
+from rm_plugins.errors import ConversationError, TextError
 from rm_plugins.family import Explanation, Progress, Score
 from rm_plugins.text.encoder import Encoded
 
@@ -18,7 +18,7 @@ Head: TypeAlias = Callable[[Tensor], Score]
 
 
 class Encoder(Protocol):
-    """Turns a conversation into ids and read positions; raises TextError where it cannot."""
+    """Turns a conversation into ids and read positions; raises TextError or ConversationError where it cannot."""
 
     def encode(self, conversation: Conversation) -> Encoded:
         """Encodes one conversation."""
@@ -48,7 +48,7 @@ class LocalModel:
     def _encode(self, conversation: Conversation) -> Encoded | Score:
         try:
             return self.encoder.encode(conversation)
-        except TextError as error:
+        except (TextError, ConversationError) as error:
             return Score(None, flags=frozenset({"failed"}), error=str(error))
 
     def _read(self, encoded: Encoded, state: Tensor) -> Score:

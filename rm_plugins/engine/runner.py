@@ -12,7 +12,7 @@ from accelerate.utils.memory import should_reduce_batch_size
 from torch import Tensor, nn
 
 from rm_plugins.engine.batches import plan
-from rm_plugins.errors import ScoringError
+from rm_plugins.errors import OptionError, ScoringError
 from rm_plugins.family import Progress
 from rm_plugins.text.encoder import Encoded
 
@@ -39,6 +39,8 @@ class Engine:
         token_budget: int = DEFAULT_TOKEN_BUDGET,
         padding_side: Literal["left", "right"] = "right",
     ) -> None:
+        if not (isinstance(token_budget, int) and token_budget > 0):
+            raise OptionError(f"token_budget={token_budget!r} must be a whole number of at least 1.")
         self.backbone = backbone
         self.pad_id = pad_id
         self.token_budget = token_budget

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -13,17 +15,21 @@ from rm_plugins.errors import CheckpointError, HeadError, MissingExtraError, Opt
 from rm_plugins.family import LoadSpec
 from rm_plugins.records import Record
 
+_UNUSED = re.compile(r"^lm_head\.|(^|\.)inv_freq$|\.masked_bias$|\.attn\.bias$")
+"""What a backbone may leave out: the vocabulary projection of a language model, and buffers it computes itself."""
+
 
 def read_tensors(checkpoint: Checkpoint, names: set[str]) -> dict[str, Tensor]:
     """Reads tensors by their bare names straight from the safetensors files, in float32."""
     from safetensors import safe_open
 
     found: dict[str, Tensor] = {}
-    for path in weight_files(checkpoint.with_weights()):
-        with safe_open(path, framework="pt") as file:
-            for name in file.keys():  # noqa: SIM118  (safe_open is not a mapping)
-                if bare_name(name) in names:
-                    found[bare_name(name)] = file.get_tensor(name).float()
+    folder = checkpoint.with_weights()
+    for name in weight_files(folder):
+        with safe_open(folder / name, framework="pt") as file:
+            for key in file.keys():  # noqa: SIM118  (safe_open is not a mapping)
+                if bare_name(key) in names:
+                    found[bare_name(key)] = file.get_tensor(key).float()
     return found
 
 
@@ -40,11 +46,19 @@ def torch_dtype(name: str | None) -> torch.dtype:
 
 
 def placement(device: str | None) -> dict[str, Any]:
-    """Arguments for from_pretrained that put a model on a device; this process's own device by default."""
+    """Arguments for from_pretrained that put a model on a device; this process's own device by default.
+
+    Raises:
+        OptionError: torch knows no such device here.
+    """
     if device is None:
         from accelerate import PartialState
 
         device = str(PartialState().device)
+    try:
+        torch.empty(0, device="cpu" if device == "auto" else device)
+    except (RuntimeError, AssertionError) as error:
+        raise OptionError(f"device={device!r} cannot be used here: {str(error).splitlines()[0]}") from error
     return {"device_map": device}
 
 
@@ -62,38 +76,67 @@ def load_classifier(auto_class: Any, spec: LoadSpec, base: Checkpoint, width: in
     """
     record = spec.record or Record(id=spec.target)
     dtype = torch_dtype(record.dtype)
+    place = placement(spec.device)
     try:
-        model, info = auto_class.from_pretrained(
-            base.with_weights(),
-            num_labels=width,
-            dtype=dtype,
-            attn_implementation=record.attn_implementation,
-            output_loading_info=True,
-            trust_remote_code=False,
-            use_safetensors=True,
-            **placement(spec.device),
-        )
+        with _quiet():  # what it would print of missing weights is checked below, and is an error or the head's own
+            model, info = auto_class.from_pretrained(
+                base.with_weights(),
+                num_labels=width,
+                dtype=dtype,
+                attn_implementation=record.attn_implementation,
+                output_loading_info=True,
+                trust_remote_code=False,
+                use_safetensors=True,
+                **place,
+            )
     except (OSError, ValueError, RuntimeError, ImportError, KeyError) as error:
         raise CheckpointError(f"{base.name} cannot be loaded as {auto_class.__name__}: {error}") from error
     refuse_unloaded(base.name, info, {head})
     return put_adapter(model, spec.checkpoint) if spec.checkpoint and spec.checkpoint.adapter else model
 
 
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Transformers says nothing but errors meanwhile."""
+    from transformers.utils import logging
+
+    level = logging.get_verbosity()
+    logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+
+
 def refuse_unloaded(name: str, info: Mapping[str, Any], allowed: set[str]) -> None:
-    """Raises HeadError for weights that transformers had to make up: missing, mismatched or failed to convert."""
+    """Raises HeadError for weights that transformers had to make up, and CheckpointError for those it left out."""
+    left_out = [key for key in info.get("unexpected_keys", ()) if not _UNUSED.search(str(key))]
+    if left_out:
+        raise CheckpointError(
+            f"{name} has weights that its architecture does not use: {_some(left_out)}. Without them the number would "
+            "be another model's, so it is not loaded."
+        )
     mismatched = {str(key[0]) if isinstance(key, tuple | list) else str(key) for key in info.get("mismatched_keys", ())}
     invented = sorted((set(info.get("missing_keys", ())) | mismatched) - allowed)
     if invented:
-        shown = ", ".join(invented[:5]) + (f" and {len(invented) - 5} more" if len(invented) > 5 else "")
         raise HeadError(
-            f"{name} lacks weights that the model needs: {shown}. They would be random, so it is not loaded."
+            f"{name} lacks weights that the model needs: {_some(invented)}. They would be random, so it is not loaded."
         )
 
 
+def _some(names: Iterable[str]) -> str:
+    names = sorted(map(str, names))
+    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+
+
 def put_adapter(model: Any, adapter: Checkpoint) -> Any:
-    """Puts a peft adapter's layers on a model, without merging, and checks that every one of its tensors arrived."""
+    """Puts a peft adapter's layers on a model, without merging.
+
+    Raises:
+        HeadError: a tensor of the file has no place in the model, or a layer of the adapter is not in the file.
+    """
     try:
-        from peft import PeftModel
+        from peft import PeftModel, get_peft_model_state_dict
     except ImportError as error:
         raise MissingExtraError(
             f"{adapter.name} is a peft adapter. Install what reads it with: pip install 'rm-plugins[peft]'"
@@ -104,10 +147,15 @@ def put_adapter(model: Any, adapter: Checkpoint) -> Any:
         raise HeadError(
             f"peft cannot put adapter {adapter.name} on its base: {type(error).__name__}: {error}"
         ) from error
-    live = {bare_name(name).replace(".default", "") for name in wrapped.state_dict()}
-    lost = sorted(name for name in map(bare_name, adapter.tensors) if name not in live)
-    if lost:
-        raise HeadError(
-            f"{len(lost)} tensors of adapter {adapter.name} have no place in its base: {', '.join(lost[:4])}."
-        )
+    saved, live = set(adapter.tensors), set(get_peft_model_state_dict(wrapped, save_embedding_layers=False))
+    if lost := {name for name in saved - live if bare_name(name) not in _embeddings(model)}:
+        raise HeadError(f"{len(lost)} tensors of adapter {adapter.name} have no place in its base: {_some(lost)}.")
+    if absent := live - saved:
+        raise HeadError(f"Adapter {adapter.name} lacks {len(absent)} of its own tensors: {_some(absent)}.")
     return wrapped.base_model.model
+
+
+def _embeddings(model: Any) -> set[str]:
+    """Names of the input embeddings, which peft saves with an adapter when the vocabulary grew."""
+    table = model.get_input_embeddings()
+    return {f"{bare_name(name)}.weight" for name, module in model.named_modules() if module is table}

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import math
+import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
 from rm_plugins.catalog import catalog
@@ -68,7 +71,7 @@ class RewardFunction:
         self.on_failure = on_failure
         self._resolved = spec.resolve()
         name = self._resolved.record.id if self._resolved.record else self._resolved.target
-        short = name.rstrip("/").rsplit("/", 1)[-1]
+        short = "/".join(name.strip("/").split("/")[-2:])  # two parts: checkpoint-500 alone names no model
         self.__name__ = f"{self.family}/{short}" if short else self.family
         self._model: RewardModel | None = None
         self._lock = threading.Lock()
@@ -87,6 +90,14 @@ class RewardFunction:
     def checkpoint(self) -> Checkpoint | None:
         """What was opened; None for a family that takes a bare target."""
         return self._resolved.checkpoint
+
+    def fingerprint(self) -> str:
+        """Changes with the files of the checkpoint or, for a family that has none, with the code of its module."""
+        if self.checkpoint:
+            return self.checkpoint.fingerprint()
+        load = self._resolved.family.load
+        module = sys.modules[getattr(load, "__module__", type(load).__module__)]
+        return hashlib.sha256(Path(module.__file__ or "").read_bytes()).hexdigest()
 
     def load(self) -> RewardModel:
         """The loaded model; loads it at first use."""
@@ -130,8 +141,11 @@ class RewardFunction:
         conversations = from_trl(prompts, completions, columns)
         scores = self.score(conversations)
         if log_metric is not None:
-            lengths = [len(ids) for ids in completion_ids] if completion_ids is not None else None
-            for name, value in summarize(scores, lengths or [len(c.answer) for c in conversations]).items():
+            if completion_ids is None:  # characters; a row that is not text was not scored, and does not count
+                lengths = [0 if s.value is None else len(c.answer) for s, c in zip(scores, conversations, strict=True)]
+            else:
+                lengths = [len(ids) for ids in completion_ids]
+            for name, value in summarize(scores, lengths).items():
                 log_metric(f"{self.__name__}/{name}", value)
         # Online DPO passes trainer_state and no log_metric; it adds up None as 0, which would be a made-up reward.
         knows_none = log_metric is not None or "trainer_state" not in columns
@@ -155,6 +169,9 @@ class RewardFunction:
                 f"Reward family {self.family!r} returned {len(scores)} scores for {len(rows)} conversations; "
                 "it must return exactly one each."
             )
+        for score in scores:
+            if not isinstance(score, Score):
+                raise ScoringError(f"Reward family {self.family!r} returned a {type(score).__name__}, not a Score.")
         return [_finite(score) for score in scores]
 
     def explain(self, conversation: Conversation | Sequence[Message]) -> Explanation:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from rm_plugins.reward.function import OnFailure, RewardFunction, RewardSpec
 
 
 def load_reward(
-    model: str,
+    model: str | os.PathLike[str],
     *,
     family: str | None = None,
     record: str | None = None,
@@ -33,7 +34,7 @@ def load_reward(
         max_length: most tokens of a conversation; longer prompts lose their middle.
         on_failure: what a conversation that cannot be scored becomes: "none" (None, which TRL skips), "raise", or a
             number, for trainers that know no None (PPO, Online DPO).
-        family_options: options the family declares; `rm-plugins list` shows them.
+        family_options: options the family declares; an unknown one is an error that lists them.
 
     Returns:
         A callable for `reward_funcs`, with the weights loaded.
@@ -42,7 +43,7 @@ def load_reward(
         RmPluginsError: see `rm_plugins.errors`; the message says what to do.
     """
     spec = RewardSpec(
-        model=model,
+        model=os.fspath(model),
         family=family,
         record=record,
         revision=revision,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from pathlib import Path
 from typing import NamedTuple
 
@@ -10,6 +11,7 @@ from rm_plugins.catalog import Catalog
 from rm_plugins.checkpoint import Checkpoint
 from rm_plugins.errors import UnknownModelError, WrongFamilyError
 from rm_plugins.family import Family, Fit
+from rm_plugins.packaged import shipped
 from rm_plugins.records import Record
 
 
@@ -48,15 +50,40 @@ def resolve(
     """
     prefix, colon, target = model.partition(":")
     if colon and not Path(model).exists():
-        return Resolved(catalog.get(prefix), target, None, None, f"named by {model!r}")
+        named = catalog.get(prefix)
+        if not named.reads_checkpoints:
+            return Resolved(named, target, None, None, f"named by {model!r}")
+        return resolve(target, catalog, family=prefix, record=record, revision=revision)
     known = records.require(record) if record else records.find(model)
-    checkpoint = Checkpoint.open(_existing(model), revision or (known.revision if known else None))
+    try:
+        checkpoint = Checkpoint.open(_existing(model), revision or (known.revision if known else None))
+    except UnknownModelError as error:
+        raise UnknownModelError(f"{error}{_suggestion(model, catalog)}") from error
     facts = known or records.derive(checkpoint)
+    _check_backbone(checkpoint, facts)
     if family or facts.family:
         chosen = catalog.get(family or facts.family or "")
         return Resolved(chosen, model, checkpoint, facts, "you named it" if family else "its record names it")
     chosen, why = _best(checkpoint, catalog)
     return Resolved(chosen, model, checkpoint, facts, why)
+
+
+def _suggestion(model: str, catalog: Catalog) -> str:
+    if model in catalog.found:
+        return f" {model!r} is a family: write '{model}:' and its target."
+    names = [*records.records(), *shipped()]
+    short = {name.rsplit("/", 1)[-1].lower(): name for name in names}
+    close = difflib.get_close_matches(model.rsplit("/", 1)[-1].lower(), short, n=1)
+    return f" Did you mean {short[close[0]]!r}?" if close else ""
+
+
+def _check_backbone(checkpoint: Checkpoint, facts: Record) -> None:
+    kind = checkpoint.config.get("model_type")
+    if facts.backbone and kind and kind != facts.backbone:
+        raise WrongFamilyError(
+            f"{checkpoint.name} is a {kind!r} model and the published {facts.id} a {facts.backbone!r} one; "
+            "its record does not describe this checkpoint."
+        )
 
 
 def _existing(model: str) -> str:
@@ -69,7 +96,14 @@ def _existing(model: str) -> str:
 
 def fits(checkpoint: Checkpoint, catalog: Catalog) -> dict[str, Fit]:
     """What every installed family says of the checkpoint, by family name."""
-    return {family.name: family.fits(checkpoint) for family in catalog.families()}
+    return {family.name: _verdict(family, checkpoint) for family in catalog.families()}
+
+
+def _verdict(family: Family, checkpoint: Checkpoint) -> Fit:
+    try:
+        return family.fits(checkpoint)
+    except Exception as error:  # a stranger's check may raise anything; the other families still have their say
+        return Fit(False, f"its own check failed with {type(error).__name__}: {error}")
 
 
 def _best(checkpoint: Checkpoint, catalog: Catalog) -> tuple[Family, str]:

@@ -26,8 +26,9 @@ class ScoreFile:
 
     Args:
         source: JSONL with `messages`, or `prompt` and `completion`, per line.
-        target: result, one line per line of the source, with `line`, `score`, `parts`, `steps`, `flags` and, where a
-            row has no score, `error`. Beside it `<target>.run.json` names the source, the model and the options.
+        target: result, one line per line of the source, with `line`, `id` if the row has one, `score`, `parts`,
+            `steps`, `flags` and, where a row has no score, `error`. Beside it `<target>.run.json` names the source,
+            the model and the options.
         reward: loads its weights only if something is left to score.
         chunk: rows per write.
 
@@ -38,19 +39,27 @@ class ScoreFile:
     def __init__(self, source: Path, target: Path, reward: RewardFunction, *, chunk: int) -> None:
         if not source.is_file():
             raise OptionError(f"There is no file {source}.")
+        if target.resolve() == source.resolve():
+            raise OptionError(f"{target} is the file to score; choose another --out.")
+        if not target.parent.is_dir():
+            raise OptionError(f"There is no folder {target.parent} to write {target.name} in.")
         self._lines = [x for x in enumerate(source.read_bytes().split(b"\n"), 1) if x[1].strip()]
         if not self._lines:
             raise OptionError(f"{source} is empty; it needs one JSON object per line.")
         self._target, self._reward, self._chunk = target, reward, chunk
         self.total = len(self._lines)
-        self.done = self._resume(self._identity(source))
+        self._identity = self._describe(source)
+        self._note = target.with_name(target.name + ".run.json")
+        self.done = self._resume()
 
     def __iter__(self) -> Iterator[int]:
         while self.done < self.total:
             lines = self._lines[self.done : self.done + self._chunk]
             results = self._score(lines)
+            if not self._target.exists():  # only now: a run that never got this far leaves nothing behind
+                self._note.write_text(json.dumps(self._identity, indent=2), encoding="utf-8")
             with self._target.open("a", encoding="utf-8") as file:
-                file.write("".join(json.dumps(result, ensure_ascii=False) + "\n" for result in results))
+                file.write("".join(json.dumps(result) + "\n" for result in results))
             self.done += len(lines)
             yield len(lines)
 
@@ -68,25 +77,28 @@ class ScoreFile:
             "errors": [f"line {row['line']}: {row['error']}" for row in rows if row["error"]],
         }
 
-    def _identity(self, source: Path) -> dict[str, Any]:
-        spec, record, checkpoint = self._reward.spec, self._reward.record, self._reward.checkpoint
+    def _describe(self, source: Path) -> dict[str, Any]:
+        spec, record = self._reward.spec, self._reward.record
         return {
             "source_sha256": hashlib.sha256(source.read_bytes()).hexdigest(),
             "model": spec.model,
-            "fingerprint": checkpoint.fingerprint() if checkpoint else None,
+            "family": self._reward.family,
+            "fingerprint": self._reward.fingerprint(),
             "record": record.model_dump(mode="json") if record else None,
             "options": dict(spec.options),
             "chunk": self._chunk,
         }
 
-    def _resume(self, identity: dict[str, Any]) -> int:
-        note = self._target.with_name(self._target.name + ".run.json")
+    def _resume(self) -> int:
         if not self._target.exists():
-            note.write_text(json.dumps(identity, indent=2), encoding="utf-8")
-            self._target.touch()
             return 0
-        before = json.loads(note.read_text(encoding="utf-8")) if note.is_file() else {}
-        if changed := [key for key in identity if before.get(key) != identity[key]]:
+        if not self._note.is_file():
+            raise OptionError(
+                f"{self._target} has no {self._note.name} beside it, so it cannot be continued; "
+                "remove it or choose --out."
+            )
+        before = json.loads(self._note.read_text(encoding="utf-8"))
+        if changed := [key for key in self._identity if before.get(key) != self._identity[key]]:
             raise OptionError(
                 f"{self._target} was made by another run ({', '.join(changed)} differ); remove it or choose --out."
             )
@@ -103,7 +115,7 @@ class ScoreFile:
         good = [row for row in rows if isinstance(row, Conversation)]
         scores = iter(self._reward.score(good) if good else [])
         return [
-            _result(number, Score(None, error=row) if isinstance(row, str) else next(scores))
+            _result(number, row, Score(None, error=row) if isinstance(row, str) else next(scores))
             for (number, _), row in zip(lines, rows, strict=True)
         ]
 
@@ -111,7 +123,7 @@ class ScoreFile:
 def _parse(line: bytes) -> Row:
     try:
         row = json.loads(line.decode("utf-8-sig"))
-    except ValueError as error:  # JSON or UTF-8
+    except (ValueError, RecursionError) as error:  # JSON, UTF-8, or brackets without end
         return f"not JSON: {error}"
     if not isinstance(row, dict):
         return f"expected an object, found {type(row).__name__}"
@@ -125,9 +137,11 @@ def _parse(line: bytes) -> Row:
     return f"needs 'messages', or 'prompt' and 'completion'; it has {', '.join(sorted(row)) or 'nothing'}"
 
 
-def _result(number: int, score: Score) -> dict[str, Any]:
+def _result(number: int, row: Row, score: Score) -> dict[str, Any]:
+    named = {"id": row.columns["id"]} if isinstance(row, Conversation) and "id" in row.columns else {}
     return {
         "line": number,
+        **named,
         "score": score.value,
         "parts": dict(score.parts),
         "steps": score.steps,

@@ -18,7 +18,8 @@ from typing import Any
 from rm_plugins.errors import TextError
 
 _MARKS = [chr(code) for code in range(0x10FF00, 0x10FFFD)]
-_REASONING = {"<think>", "</think>"}  # templates may write these, and so may an answer that reasons: content, not turns
+_CONTENT = {"<think>", "</think>", "<tool_call>", "</tool_call>"}
+"""Templates write these, and so do answers that reason or call: they are content and bound no turn."""
 
 
 class ControlTokens:
@@ -26,15 +27,16 @@ class ControlTokens:
 
     Args:
         tokenizer: a transformers tokenizer with a fast backend.
-        template_ids: ids of a conversation rendered from harmless text, to see what the template writes.
+        template_ids: ids of a conversation rendered from harmless text, to see what the template writes; what it would
+            write for others, such as tool results, is looked for in its source.
     """
 
     def __init__(self, tokenizer: Any, template_ids: Iterable[int] = ()) -> None:
         self._tokenizer = tokenizer
-        written = set(template_ids)
-        added = tokenizer.added_tokens_decoder.items()
-        names = {t.content for i, t in added if t.special or (i in written and not t.content.isspace())}
-        self.names: frozenset[str] = frozenset(names - _REASONING)
+        written, source = set(template_ids), str(tokenizer.chat_template or "")
+        added = [(i, t) for i, t in tokenizer.added_tokens_decoder.items() if not t.content.isspace()]
+        names = {t.content for i, t in added if t.special or i in written or t.content in source}
+        self.names: frozenset[str] = frozenset(n for n in names - _CONTENT if not _is_word(tokenizer, n))
         longest_first = sorted(self.names, key=lambda name: (-len(name), name))
         self._pattern = re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")
         self._secret = secrets.token_hex(8)
@@ -89,3 +91,11 @@ class ControlTokens:
             renamed = {self._alias(p) if p in self.names else p: i for p, i in vocab.items()}
         unknown = model.get("unk_token")
         return {**model, "vocab": renamed} | ({"unk_token": self._alias(unknown)} if unknown in self.names else {})
+
+
+def _is_word(tokenizer: Any, name: str) -> bool:
+    """Whether the plain vocabulary spells the token in one piece too ("!" as pad), so that as text it has that id."""
+    from tokenizers.models import BPE
+
+    model = getattr(getattr(tokenizer, "backend_tokenizer", None), "model", None)
+    return isinstance(model, BPE) and len(model.tokenize(name)) == 1

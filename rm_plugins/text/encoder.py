@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,6 +19,7 @@ from rm_plugins.text.roles import fit_roles
 from rm_plugins.text.template import ChatTemplate, map_texts, texts_of
 from rm_plugins.text.truncate import shorten
 
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _PROBE: tuple[Message, ...] = tuple({"role": r, "content": "x"} for r in ("user", "assistant", "user", "assistant"))
 
 
@@ -57,12 +59,12 @@ class TextRules:
     pad_id: int | None = None
 
     def __post_init__(self) -> None:
+        if not (self.max_length is None or (isinstance(self.max_length, int) and self.max_length > 0)):
+            raise OptionError(f"max_length={self.max_length!r} must be a whole number of at least 1.")
         for name, kind in get_type_hints(TextRules).items():
             allowed, value = get_args(kind), getattr(self, name)
             if get_origin(kind) is Literal and value not in allowed:
                 raise OptionError(f"{name}={value!r} is none of {', '.join(allowed)}.")
-        if self.max_length is not None and self.max_length < 1:
-            raise OptionError(f"max_length={self.max_length} must be at least 1.")
 
 
 class ChatEncoder:
@@ -123,7 +125,12 @@ class ChatEncoder:
             flags |= {"truncated"} if stripped.truncated else frozenset()
         if not turns[-1]["content"].strip() and not turns[-1].get("tool_calls"):
             flags |= {"empty"}
-        if any(self._controls.found_in(text) for text in texts_of(turns)):
+        if forged := [turn["role"] for turn in turns if self._controls.found_in(turn["role"])]:
+            raise TextError(f"The role {forged[0]!r} spells a control token of the reward model.")
+        texts = texts_of(turns)
+        if any(map(_SURROGATE.search, texts)):
+            raise TextError("The text holds half of a surrogate pair, which is no character and has no tokens.")
+        if any(map(self._controls.found_in, texts)):
             flags |= {"control_tokens"}
         return turns, flags
 
@@ -159,5 +166,8 @@ class ChatEncoder:
         bos = leading_bos(list(ids), self.tokenizer.bos_token_id)
         notes = [f"BOS policy {self.bos!r}: the text starts with {bos} BOS."]
         if turns[0]["role"] != "system" and "system" in self._template.added_system:
-            notes.append(f"The template added a system turn: {self._template.added_system!r}.")
+            added = self._template.added_system
+            notes.append(f"The template added text before the first turn: {added!r}.")
+        if (position := self._position(ids)) != len(ids) - 1:
+            notes.append(f"The text ends in the pad token, so position {position} of {len(ids)} is read.")
         return tuple(notes)

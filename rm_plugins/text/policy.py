@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from rm_plugins.conversation import Conversation, from_trl
-from rm_plugins.errors import ConversationError, OptionError
+from rm_plugins.conversation import Conversation, Message, from_trl
+from rm_plugins.errors import ConversationError, OptionError, TextError
 from rm_plugins.text.template import ChatTemplate
+
+_UNREADABLE = "A row of policy ids does not read as the policy's chat template; pass the data set to ppo_module."
 
 
 class _Mark(NamedTuple):
@@ -20,8 +22,9 @@ class _Mark(NamedTuple):
 class PolicyText:
     """Reads rows of policy ids: prompt and response, with pads already taken out.
 
-    With a data set the prompt is looked up by its ids and its messages are exact. Without one, the policy's chat
-    template is inverted: every role's opening is known from rendering, and text between openings is a turn.
+    With a data set the prompt is looked up by its ids and its messages are exact; where one prompt begins like another
+    the longest that fits is taken. Without one, the policy's chat template is inverted: every role's opening is known
+    from rendering, and text between openings is a turn. The turns are rendered again, and must give the row's text.
 
     Args:
         tokenizer: the policy's.
@@ -39,7 +42,8 @@ class PolicyText:
         self._default = ""
         self._roles: dict[str, _Mark] = {}
         if getattr(tokenizer, "chat_template", None):
-            self._roles = self._marks(ChatTemplate(tokenizer))
+            self._template = ChatTemplate(tokenizer)
+            self._roles = self._marks(self._template)
         elif dataset is None:
             raise OptionError(
                 "The policy's tokenizer has no chat template, so prompts cannot be told from answers; pass the data "
@@ -50,7 +54,7 @@ class PolicyText:
         """The conversation of one row.
 
         Raises:
-            ConversationError: the row starts with no known prompt and the template's openings are not found.
+            ConversationError: the row starts with no known prompt, and inverting the template does not give its text.
         """
         for length in self._lengths:  # longest first: a prompt may begin like another
             if (prompt := self._prompts.get(tuple(ids[:length]))) is not None:
@@ -61,12 +65,12 @@ class PolicyText:
 
     def _known(self, dataset: Iterable[Any]) -> Iterator[tuple[tuple[int, ...], Any]]:
         for row in dataset:
-            prompt = row.get("prompt", row.get("messages"))
+            prompt = row["prompt"] if "prompt" in row else _without_answer(row.get("messages"))
             if prompt is None or "input_ids" not in row:
                 raise OptionError(
                     f"The data set needs 'input_ids' and 'prompt' or 'messages'; it has {', '.join(sorted(row))}."
                 )
-            yield tuple(i for i in list(row["input_ids"]) if i != self._pad), prompt
+            yield tuple(i for i in map(int, row["input_ids"]) if i != self._pad), prompt
 
     def _answer(self, ids: Sequence[int]) -> str:
         """Text of a response up to its end of sequence; later tokens are padding of some kind."""
@@ -100,20 +104,26 @@ class PolicyText:
         pad = self._tokenizer.pad_token
         return text.replace(pad, "") if pad else text
 
-    def _invert(self, text: str) -> Conversation:
-        text = text.removeprefix(self._default)
+    def _invert(self, whole: str) -> Conversation:
+        text = whole.removeprefix(self._default)
         found = sorted((at, role) for role, mark in self._roles.items() for at in _positions(text, mark.opening))
         if not found or found[-1][1] != "assistant":
-            raise ConversationError(
-                "A row of policy ids does not read as the policy's chat template; pass the data set to ppo_module."
-            )
+            raise ConversationError(_UNREADABLE)
         ends = [at for at, _ in found[1:]] + [len(text)]
         turns = [
             {"role": role, "content": self._content(text[at:end], self._roles[role])}
             for (at, role), end in zip(found, ends, strict=True)
         ]
+        if not self._unpadded(whole).startswith(self._prompt_text(turns[:-1])):
+            raise ConversationError(_UNREADABLE)
         turns[-1]["content"] = self._before_specials(turns[-1]["content"])
         return Conversation(tuple(turns))
+
+    def _prompt_text(self, turns: Sequence[Message]) -> str:
+        try:
+            return self._unpadded(self._template.render(turns, add_generation_prompt=True))
+        except TextError as error:
+            raise ConversationError(_UNREADABLE) from error
 
     def _content(self, turn: str, mark: _Mark) -> str:
         return turn.removeprefix(mark.opening).removesuffix(mark.closing)
@@ -122,6 +132,11 @@ class PolicyText:
         for token in self._tokenizer.all_special_tokens:
             answer = answer.split(token)[0]
         return answer
+
+
+def _without_answer(messages: Any) -> Any:
+    """The prompt in the messages of a training example: all but the answer at their end."""
+    return messages[:-1] if messages and messages[-1].get("role") == "assistant" else messages
 
 
 def _split(text: str, said: dict[str, str]) -> list[str]:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
 from rm_plugins.conversation import Message, plain_text
 from rm_plugins.errors import TextError
 from rm_plugins.records import SystemPolicy
+from rm_plugins.text.reasoning import CLOSE, OPEN
 from rm_plugins.text.template import ChatTemplate
 
 _GAP = "\n\n"
+_ROLES = {"system", "user", "assistant", "tool"}
+_SAME = {"developer": "system"}
 
 
 def fit_roles(
@@ -27,18 +30,39 @@ def fit_roles(
             not; "merge", "drop" and "error" always do so.
 
     Returns:
-        The turns, and flags out of `system_merged`, `system_dropped`, `tools_as_text`, `turns_merged`.
+        The turns, and flags out of `system_merged`, `system_dropped`, `tools_as_text`, `turns_merged`,
+        `reasoning_as_text`.
+
+    Raises:
+        TextError: a system turn that is to be refused, or a turn whose role the template passes over.
     """
-    turns: list[Message] = [{**m, "content": plain_text(m.get("content"))} for m in messages]
+    turns: list[Message] = [
+        {**m, "role": _SAME.get(m["role"], m["role"]), "content": plain_text(m.get("content"))} for m in messages
+    ]
     flags: set[str] = set()
     turns = _fit_system(turns, template, system, flags)
+    if turns[-1].get("reasoning_content") and not template.has_reasoning:
+        turns, flags = [*turns[:-1], _with_reasoning(turns[-1])], flags | {"reasoning_as_text"}
     uses_tools = any(turn["role"] == "tool" or turn.get("tool_calls") for turn in turns)
     if uses_tools and not template.has_tools:
         turns, flags = [_as_text(turn) for turn in turns], flags | {"tools_as_text"}
     equal_neighbours = any(a["role"] == b["role"] for a, b in pairwise(turns))
     if equal_neighbours and not template.has_repeats:
         turns, flags = _merge_equal(turns), flags | {"turns_merged"}
+    _refuse_unknown(turns, template)
     return turns, frozenset(flags)
+
+
+def _with_reasoning(turn: Message) -> Message:
+    text = f"{OPEN}\n{turn['reasoning_content']}\n{CLOSE}\n\n{turn['content']}"
+    return {**turn, "content": text, "reasoning_content": ""}
+
+
+def _refuse_unknown(turns: Sequence[Message], template: ChatTemplate) -> None:
+    """Some templates skip a turn whose role they do not know, without a word."""
+    unknown = [turn for turn in turns if turn["role"] not in _ROLES]
+    if unknown and not template.shows(*turns, expect=[turn["content"].strip() for turn in unknown]):
+        raise TextError(f"The reward model's chat template passes over turns of role {unknown[0]['role']!r}.")
 
 
 def _fit_system(turns: list[Message], template: ChatTemplate, system: SystemPolicy, flags: set[str]) -> list[Message]:
@@ -68,7 +92,9 @@ def _as_text(turn: Message) -> Message:
 
 
 def _call_text(call: Any) -> str:
-    function = call.get("function", call)
+    function = call.get("function", call) if isinstance(call, Mapping) else None
+    if not isinstance(function, Mapping):
+        raise TextError(f"A tool call must be a mapping with a function name and arguments, not {call!r:.60}.")
     arguments = function.get("arguments") or {}
     written = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
     return f"Tool call: {function.get('name')}({written})"

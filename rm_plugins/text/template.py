@@ -91,6 +91,12 @@ class ChatTemplate:
         return self.shows(*turns, expect=("U1U1", "fnc1", "val1", "R1R1", "A1A1"))
 
     @cached_property
+    def has_reasoning(self) -> bool:
+        """The template writes the `reasoning_content` of the last turn."""
+        thinking = {**_turn("assistant", "A1"), "reasoning_content": "R1R1"}
+        return self.shows(_turn("user", "U1"), thinking, expect=_said("URA"))
+
+    @cached_property
     def added_system(self) -> str:
         """What the template writes before the first turn when no system message is given, specials included."""
         return self.render([_turn("user", "U1"), _turn("assistant", "A1")]).split("U1U1")[0]
@@ -109,7 +115,7 @@ Edit = Callable[[str], str]
 
 
 def map_texts(messages: Sequence[Message], edit: Edit) -> list[Message]:
-    """Applies an edit to every string a template could write: content, tool calls, names, reasoning."""
+    """Applies an edit to every string a template could write: content, tool calls and their keys, names, reasoning."""
     return [{key: value if key == "role" else _map(value, edit) for key, value in m.items()} for m in messages]
 
 
@@ -117,7 +123,7 @@ def _map(value: Any, edit: Edit) -> Any:
     if isinstance(value, str):
         return edit(value)
     if isinstance(value, dict):
-        return {key: _map(item, edit) for key, item in value.items()}
+        return {_map(key, edit): _map(item, edit) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [_map(item, edit) for item in value]
     return value
