@@ -55,7 +55,7 @@ class Demo:
     policy: str | None
     reward: str | None
     n: int = 8
-    steps: int = 5
+    steps: int = 6
     seed: int = 0
 
     def run(self) -> None:
