@@ -1,52 +1,149 @@
-"""Scores do not depend on the batch; memory that runs out costs speed, not results."""
+"""Scores do not depend on how sequences are packed or batched; memory that runs out costs speed, not results."""
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from integration_tests_builder import tokenizer
+from integration_tests_builder import tiny_config, tokenizer
+from transformers import AutoModel
 
 from rm_plugins import load_reward
-from rm_plugins.engine.batches import plan
+from rm_plugins.engine.packs import lay_out
+from rm_plugins.engine.padded import batches
 from rm_plugins.engine.runner import Engine
+from rm_plugins.engine.tree import MIN_SAVING, grow
 from rm_plugins.errors import ScoringError
 from rm_plugins.text.encoder import Encoded
 
+PARTS = st.lists(st.integers(0, 2), min_size=1, max_size=50).map(tuple)
+"""Three ids only: beginnings are shared at every length."""
+
+
+@st.composite
+def families(draw):
+    """Sequences made of a few parts, so that they share nested beginnings, equal or contain one another."""
+    parts = draw(st.lists(PARTS, min_size=1, max_size=3))
+    made = st.lists(st.sampled_from(parts), min_size=1, max_size=4).map(lambda chosen: sum(chosen, ()))
+    return draw(st.lists(made, min_size=1, max_size=10))
+
+
+@given(sequences=families(), longest=st.none() | st.integers(1, 40))
+def test_a_path_of_the_tree_is_the_sequence(sequences, longest):
+    tree = grow(sequences, longest=longest)
+    for sequence, end in zip(sequences, tree.ends, strict=True):
+        path = [tree.segments[index] for index in tree.path(end)]
+        assert sum((sequences[s.row][s.start : s.stop] for s in path), ()) == sequence
+        assert [s.start for s in path] == [0, *(s.stop for s in path[:-1])]
+    assert all(segment.parent is None or segment.parent < i for i, segment in enumerate(tree.segments))
+    assert longest is None or all(len(segment) <= longest for segment in tree.segments)
+
+
+def test_a_shared_beginning_is_computed_once_nested_ones_too():
+    system, prompts = (9,) * 30, [(1,) * 40, (2,) * 40]
+    rows = [system + prompt + (3, answer) for prompt in prompts for answer in (4, 5, 6)]
+    assert (
+        grow(rows).tokens == 30 + 2 * (40 + 1) + 2 * 3 * 1
+    )  # the system once, each prompt and the 3 once, six answers
+    assert grow([rows[0]] * 5).tokens == len(rows[0])  # equal ones are one
+    lone = [(1, *range(10, 30)), (1, *range(40, 60))]
+    assert len(grow(lone).segments) == 2 and MIN_SAVING > 1  # one common id does not pay
+
+
+@given(sequences=families(), budget=st.integers(1, 120), data=st.data())
+def test_packs_stay_in_budget_and_read_every_position_once(sequences, budget, data):
+    read_at = [data.draw(st.lists(st.integers(0, len(s) - 1), max_size=4, unique=True)) for s in sequences]
+    plan = lay_out(sequences, read_at, budget)
+    assert [i for pack in plan.packs for i in range(pack.first, pack.stop)] == list(range(len(plan.tree.segments)))
+    seen = {}
+    for pack in plan.packs:
+        segments = plan.tree.segments[pack.first : pack.stop]
+        ids = [i for s in segments for i in sequences[s.row][s.start : s.stop]]
+        assert len(ids) <= budget
+        seen |= {(read.row, read.k): ids[read.offset] for read in pack.reads}
+    assert seen == {(r, k): sequences[r][p] for r, at in enumerate(read_at) for k, p in enumerate(at)}
+    assert sorted(row for pack in plan.packs for row in pack.finished) == list(range(len(sequences)))
+
 
 @given(lengths=st.lists(st.integers(1, 50), max_size=40), budget=st.integers(1, 200))
-def test_a_plan_holds_every_row_once_within_the_budget(lengths, budget):
-    batches = list(plan(lengths, budget))
-    assert sorted(i for batch in batches for i in batch) == list(range(len(lengths)))
-    for batch in batches:
+def test_a_batch_holds_every_row_once_within_the_budget(lengths, budget):
+    found = list(batches(lengths, budget))
+    assert sorted(i for batch in found for i in batch) == list(range(len(lengths)))
+    for batch in found:
         assert len(batch) == 1 or max(lengths[i] for i in batch) * len(batch) <= budget
 
 
-def test_a_plan_packs_similar_lengths():
-    assert list(plan([5, 1, 9, 1], 10)) == [[2], [0, 1], [3]]
+def test_a_batch_packs_similar_lengths():
+    assert list(batches([5, 1, 9, 1], 10)) == [[2], [0, 1], [3]]
 
 
-ARCHITECTURES = {"llama": "llama", "gemma2": "gemma", "mistral": "mistral", "qwen3": "chatml", "gpt2": "llama"}
+ARCHITECTURES = {
+    "llama": {},
+    "gemma2": {"sliding_window": 6},  # soft-capped scores, every other layer sees six tokens
+    "gemma3_text": {"sliding_window": 6},
+    "mistral": {"sliding_window": 6},
+    "qwen3": {},
+    "gpt2": {},  # absolute positions
+    "bert": {},  # an encoder: plain batches
+    "bloom": {},  # attention of its own: plain batches
+}
+
+
+def backbone(architecture):
+    torch.manual_seed(0)
+    model = AutoModel.from_config(tiny_config(architecture, 300, **ARCHITECTURES[architecture]))
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)
+    return model
 
 
 @pytest.fixture(scope="module")
-def backbones(builder):
-    folders = {name: builder.classifier(name, style) for name, style in ARCHITECTURES.items()}
-    return {name: load_reward(str(at), device="cpu").load().engine.backbone for name, at in folders.items()}
+def backbones():
+    return {name: backbone(name) for name in ARCHITECTURES}
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(data=st.data())
-def test_a_score_does_not_depend_on_the_batch(backbones, architecture, data):
-    backbone = backbones[architecture]
-    rows = data.draw(st.lists(st.lists(st.integers(10, 200), min_size=1, max_size=24), min_size=1, max_size=8))
-    budget, side = data.draw(st.integers(1, 120)), data.draw(st.sampled_from(["left", "right"]))
-    sequences = [Encoded(tuple(row), (len(row) - 1,), "") for row in rows]
-    engine = Engine(backbone, pad_id=data.draw(st.integers(0, 200)), token_budget=budget, padding_side=side)
-    together = engine.hidden(sequences)
-    for sequence, state in zip(sequences, together, strict=True):
-        [alone] = Engine(backbone).hidden([sequence])
-        assert torch.allclose(alone, state, atol=1e-5)
+def test_a_score_does_not_depend_on_pack_or_batch(backbones, architecture, data):
+    model = backbones[architecture]
+    rows = [tuple(7 + 3 * i for i in row) for row in data.draw(families())]
+    sequences = [Encoded(row, (0, len(row) // 2, len(row) - 1), "") for row in rows]
+    engine = Engine(
+        model,
+        token_budget=data.draw(st.integers(1, 200)),
+        padding_side=data.draw(st.sampled_from(["left", "right"])),
+        pad_id=data.draw(st.integers(0, 200)),
+        pack=data.draw(st.booleans()),
+    )
+    for sequence, state in zip(sequences, engine.hidden(sequences), strict=True):
+        [alone] = Engine(model, pack=False).hidden([sequence])
+        assert torch.allclose(alone, state, atol=1e-5, rtol=1e-5)
+
+
+def test_only_a_backbone_whose_packed_states_are_its_plain_ones_is_packed(backbones, caplog):
+    caplog.set_level("INFO")
+    assert {name for name, model in backbones.items() if not Engine(model).packs} == {"bert", "bloom"}
+    assert "plain batches for BertModel: packed states are off by" in caplog.text
+    assert backbones["llama"].config._attn_implementation != "rm_plugins_packed"  # it is put back
+
+
+def test_two_models_run_one_plan(backbones):
+    torch.manual_seed(1)
+    other = AutoModel.from_config(tiny_config("llama", 300))
+    sequences = [Encoded((*range(50), answer), (50,), "") for answer in (60, 61, 62)]
+    plan = Engine(backbones["llama"]).plan(sequences)
+    assert plan.tree.tokens == 50 + 3
+    for model in (backbones["llama"], other, backbones["bert"]):
+        shared, plain = Engine(model).hidden(plan), Engine(model, pack=False).hidden(sequences)
+        assert all(torch.allclose(a, b, atol=1e-5) for a, b in zip(shared, plain, strict=True))
+
+
+def test_what_is_kept_between_packs_is_one_path(backbones):
+    """Memory: keys and values of later packs' ancestors only, however many sequences there are."""
+    rows = [(*range(i, i + 60), *range(200, 203 + i)) for i in range(20) for _ in range(4)]
+    plan = lay_out(rows, [[0]] * len(rows), 64)
+    kept = [sum(len(plan.tree.segments[i]) for i in pack.keep) for pack in plan.packs]
+    assert len(plan.packs) > 15 and max(kept) <= max(map(len, rows))
 
 
 def test_a_tokenizer_without_a_pad_still_batches(builder):
@@ -71,10 +168,41 @@ def test_out_of_memory_halves_the_budget_and_loses_nothing(backbones):
 
     sequences = [Encoded(tuple(range(10, 10 + n)), (n - 1,), "") for n in (8, 3, 8, 8, 5)]
     seen = []
-    engine = Engine(Small(backbones["llama"]), token_budget=64)
+    engine = Engine(Small(backbones["llama"]), token_budget=64)  # a wrapper has no attention to pack
     states = engine.hidden(sequences, seen.append)
     assert engine.token_budget == 16 and sum(seen) == 5
     expected = Engine(backbones["llama"]).hidden(sequences)
     assert all(torch.allclose(a, b, atol=1e-5) for a, b in zip(states, expected, strict=True))
     with pytest.raises(ScoringError, match="single sequence of 30 tokens"):
         engine.hidden([Encoded(tuple(range(10, 40)), (29,), "")])
+
+
+def test_out_of_memory_halves_the_packs_and_loses_nothing(backbones, monkeypatch):
+    model = backbones["llama"]
+    sequences = [Encoded((*range(40 + i), 5, *range(100, 130)), (0, 60 + i), "") for i in range(8) for _ in range(2)]
+    expected = Engine(model).hidden(sequences)
+    forward, sizes = model.forward, []
+
+    def small(input_ids, **rest):
+        sizes.append(input_ids.numel())
+        if input_ids.numel() > 150:
+            raise RuntimeError("[enforce fail at alloc_cpu.cpp:1] DefaultCPUAllocator: can't allocate memory")
+        return forward(input_ids=input_ids, **rest)
+
+    engine, seen = Engine(model, token_budget=400), []
+    assert engine.packs
+    monkeypatch.setattr(model, "forward", small)
+    states = engine.hidden(sequences, seen.append)
+    assert engine.token_budget == 100 and sum(seen) == len(sequences) and max(sizes[2:]) <= 100
+    assert all(torch.allclose(a, b, atol=1e-5) for a, b in zip(states, expected, strict=True))
+
+
+def test_another_runtime_error_is_not_taken_for_memory(backbones, monkeypatch):
+    def broken(**_):
+        raise RuntimeError("shapes do not match")
+
+    engine = Engine(backbones["llama"])
+    assert engine.packs
+    monkeypatch.setattr(backbones["llama"], "forward", broken)
+    with pytest.raises(RuntimeError, match="shapes do not match"):
+        engine.hidden([Encoded((1, 2), (1,), "")])

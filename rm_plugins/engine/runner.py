@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-import inspect
 import logging
-from collections.abc import Sequence
-from typing import Literal
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
+from threading import RLock
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from accelerate.utils.memory import should_reduce_batch_size
-from torch import Tensor, nn
+from torch import Tensor
 
-from rm_plugins.engine.batches import plan
+from rm_plugins.engine import padded
+from rm_plugins.engine.packed import PackedPass
+from rm_plugins.engine.packs import Plan, lay_out
+from rm_plugins.engine.probe import packing_is_exact
+from rm_plugins.engine.tree import Ids
 from rm_plugins.errors import OptionError, ScoringError
 from rm_plugins.family import Progress
 from rm_plugins.text.encoder import Encoded
@@ -19,42 +24,69 @@ from rm_plugins.text.encoder import Encoded
 logger = logging.getLogger(__name__)
 
 DEFAULT_TOKEN_BUDGET = 16_384
+_LEAST_PACK = 64
+Where: TypeAlias = list[tuple[int, int]]
+"""(sequence, k) of each state: it is the k-th that the sequence reads."""
+Reduce: TypeAlias = Callable[[Tensor, Where], Tensor]
+"""Turns hidden states (n, hidden) into what is kept of them (n, ...)."""
+
+
+class _Work(NamedTuple):
+    ids: Sequence[Ids]
+    read_at: Sequence[Sequence[int]]
+
+    @classmethod
+    def of(cls, sequences: Sequence[Encoded] | Plan) -> _Work:
+        if isinstance(sequences, Plan):
+            return cls(sequences.sequences, sequences.read_at)
+        return cls([s.ids for s in sequences], [s.read_at for s in sequences])
+
+
+class _Step(NamedTuple):
+    where: Where
+    states: Tensor
+    finished: list[int]
 
 
 class Engine:
     """Runs one decoder backbone.
 
+    Sequences are packed: what they share at their beginning is computed once, and no padding is computed at all. A
+    backbone whose attention cannot be packed, or whose packed states differ from its plain ones in a probe, is run in
+    plain padded batches.
+
     Args:
         backbone: a transformers model without a head, which returns `last_hidden_state`.
-        pad_id: id that fills padding; any id serves, because padding is masked and never read.
-        token_budget: most tokens in one forward pass, padding included; halved for good when memory runs out.
-        padding_side: where padding goes; scores do not depend on it.
+        token_budget: most tokens in one forward pass; halved for good when memory runs out.
+        padding_side: where padding goes in plain batches; scores do not depend on it.
+        pad_id: id that fills padding there; any id serves.
+        pack: False to use plain batches only.
     """
 
     def __init__(
         self,
-        backbone: nn.Module,
+        backbone: Any,
         *,
-        pad_id: int = 0,
         token_budget: int = DEFAULT_TOKEN_BUDGET,
-        padding_side: Literal["left", "right"] = "right",
+        padding_side: padded.Side = "right",
+        pad_id: int = 0,
+        pack: bool = True,
     ) -> None:
         if not (isinstance(token_budget, int) and token_budget > 0):
             raise OptionError(f"token_budget={token_budget!r} must be a whole number of at least 1.")
         self.backbone = backbone
-        self.pad_id = pad_id
         self.token_budget = token_budget
-        self.padding_side = padding_side
-        parameters = inspect.signature(backbone.forward).parameters
-        self._takes = {"position_ids", "use_cache"} & set(parameters)
+        self._side: padded.Side = padding_side
+        self._pad_id = pad_id
+        self._pack = pack
+        self._lock = RLock()  # the attention function is the backbone's, and a backbone runs one pass at a time
 
-    @property
-    def device(self) -> torch.device:
-        """Where inputs go: the device of the backbone's first parameter."""
-        return next(self.backbone.parameters()).device
+    @cached_property
+    def packs(self) -> bool:
+        """Whether sequences are packed."""
+        return self._pack and packing_is_exact(self.backbone)
 
-    @torch.inference_mode()
-    def hidden(self, sequences: Sequence[Encoded], progress: Progress | None = None) -> list[Tensor]:
+    def hidden(self, sequences: Sequence[Encoded] | Plan, progress: Progress | None = None) -> list[Tensor]:
         """Final hidden states at each sequence's `read_at`, in order.
 
         Returns:
@@ -64,48 +96,64 @@ class Engine:
         Raises:
             ScoringError: a single sequence does not fit in memory.
         """
-        self.backbone.eval()  # at every call: a trainer may have put it in training mode since
-        results: dict[int, Tensor] = {}
-        while len(results) < len(sequences):
-            todo = [index for index in range(len(sequences)) if index not in results]
-            try:
-                for batch in plan([len(sequences[i].ids) for i in todo], self.token_budget):
-                    rows = [todo[i] for i in batch]
-                    states = self._forward([sequences[i] for i in rows])
-                    results.update(zip(rows, states, strict=True))
-                    if progress:
-                        progress(len(rows))
-            except RuntimeError as error:
-                if not (isinstance(error, torch.OutOfMemoryError) or should_reduce_batch_size(error)):
-                    raise
-                self._halve_budget(max(len(sequences[i].ids) for i in todo), error)
-        return [results[index] for index in range(len(sequences))]
+        return self.read(sequences, lambda states, _: states.float().cpu(), progress)
+
+    def plan(self, sequences: Sequence[Encoded]) -> Plan:
+        """How the sequences are computed; two models with one vocabulary can run one plan."""
+        return lay_out(*_Work.of(sequences), self.token_budget)
+
+    @torch.inference_mode()
+    def read(
+        self, sequences: Sequence[Encoded] | Plan, reduce: Reduce, progress: Progress | None = None
+    ) -> list[Tensor]:
+        """What `reduce` makes of the hidden states at each sequence's `read_at`: one tensor (positions, ...) each."""
+        ready = sequences if isinstance(sequences, Plan) else None
+        work = _Work.of(sequences)
+        results: list[dict[int, Tensor]] = [{} for _ in work.ids]
+        todo = list(range(len(work.ids)))
+        with self._lock:
+            self.backbone.eval()  # at every call: a trainer may have put it in training mode since
+            while todo:
+                done: set[int] = set()
+                try:
+                    for step in self._steps(work, todo, ready):
+                        for (row, k), value in zip(step.where, reduce(step.states, step.where), strict=True):
+                            results[row][k] = value
+                        done.update(step.finished)
+                        if progress:
+                            progress(len(step.finished))
+                except RuntimeError as error:
+                    if not (isinstance(error, torch.OutOfMemoryError) or should_reduce_batch_size(error)):
+                        raise
+                    self._halve_budget(max(len(work.ids[row]) for row in todo), error)
+                    ready = None
+                todo = [row for row in todo if row not in done]
+        return [torch.stack([found[k] for k in sorted(found)]) for found in results]
+
+    def _steps(self, work: _Work, todo: list[int], ready: Plan | None) -> Iterator[_Step]:
+        if not self.packs:
+            for batch in padded.batches([len(work.ids[row]) for row in todo], self.token_budget):
+                rows = [todo[i] for i in batch]
+                at = [work.read_at[row] for row in rows]
+                states = padded.forward(
+                    self.backbone, [work.ids[row] for row in rows], at, pad_id=self._pad_id, side=self._side
+                )
+                yield _Step([(row, k) for row in rows for k in range(len(work.read_at[row]))], states, rows)
+            return
+        plan = ready or lay_out([work.ids[i] for i in todo], [work.read_at[i] for i in todo], self.token_budget)
+        running = PackedPass(self.backbone, plan)
+        for pack in plan.packs:
+            states = running.forward(pack)
+            where = [(todo[read.row], read.k) for read in pack.reads]
+            yield _Step(where, states[[read.offset for read in pack.reads]], [todo[i] for i in pack.finished])
 
     def _halve_budget(self, longest: int, error: Exception) -> None:
-        if self.token_budget <= longest:
+        least = _LEAST_PACK if self.packs else longest
+        if self.token_budget <= least:
             raise ScoringError(
                 f"Out of memory on a single sequence of {longest} tokens; lower max_length or use a smaller dtype."
             ) from error
-        self.token_budget = max(longest, self.token_budget // 2)
+        self.token_budget = max(least, self.token_budget // 2)
         logger.warning("out of memory: going on with a token budget of %d", self.token_budget)
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
-
-    def _forward(self, rows: Sequence[Encoded]) -> list[Tensor]:
-        length = max(len(row.ids) for row in rows)
-        ids = torch.full((len(rows), length), self.pad_id)
-        mask = torch.zeros_like(ids)
-        starts = [length - len(row.ids) if self.padding_side == "left" else 0 for row in rows]
-        for index, (row, start) in enumerate(zip(rows, starts, strict=True)):
-            ids[index, start : start + len(row.ids)] = torch.tensor(row.ids)
-            mask[index, start : start + len(row.ids)] = 1
-        extra = {"position_ids": (mask.cumsum(1) - 1).clamp(min=0).to(self.device), "use_cache": False}
-        output = self.backbone(
-            input_ids=ids.to(self.device),
-            attention_mask=mask.to(self.device),
-            **{name: value for name, value in extra.items() if name in self._takes},
-        )
-        hidden = output.last_hidden_state  # (B, T, H)
-        read = [(i, start + p) for i, (row, start) in enumerate(zip(rows, starts, strict=True)) for p in row.read_at]
-        states = hidden[tuple(zip(*read, strict=True))].float().cpu()  # (all P, H): one transfer a batch
-        return list(states.split([len(row.read_at) for row in rows]))

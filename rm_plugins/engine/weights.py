@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from rm_plugins.checkpoint import Checkpoint, bare_name, weight_files
+from rm_plugins.engine.quiet import quiet_transformers
 from rm_plugins.errors import CheckpointError, HeadError, MissingExtraError, OptionError
 from rm_plugins.family import LoadSpec
 from rm_plugins.records import Record
@@ -78,7 +78,9 @@ def load_classifier(auto_class: Any, spec: LoadSpec, base: Checkpoint, width: in
     dtype = torch_dtype(record.dtype)
     place = placement(spec.device)
     try:
-        with _quiet():  # what it would print of missing weights is checked below, and is an error or the head's own
+        with (
+            quiet_transformers()
+        ):  # what it would print of missing weights is checked below, and is an error or the head's own
             model, info = auto_class.from_pretrained(
                 base.with_weights(),
                 num_labels=width,
@@ -93,19 +95,6 @@ def load_classifier(auto_class: Any, spec: LoadSpec, base: Checkpoint, width: in
         raise CheckpointError(f"{base.name} cannot be loaded as {auto_class.__name__}: {error}") from error
     refuse_unloaded(base.name, info, {head})
     return put_adapter(model, spec.checkpoint) if spec.checkpoint and spec.checkpoint.adapter else model
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Transformers says nothing but errors meanwhile."""
-    from transformers.utils import logging
-
-    level = logging.get_verbosity()
-    logging.set_verbosity_error()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(level)
 
 
 def refuse_unloaded(name: str, info: Mapping[str, Any], allowed: set[str]) -> None:
