@@ -41,9 +41,7 @@ def test_a_path_of_the_tree_is_the_sequence(sequences, longest):
 def test_a_shared_beginning_is_computed_once_nested_ones_too():
     system, prompts = (9,) * 30, [(1,) * 40, (2,) * 40]
     rows = [system + prompt + (3, answer) for prompt in prompts for answer in (4, 5, 6)]
-    assert (
-        grow(rows).tokens == 30 + 2 * (40 + 1) + 2 * 3 * 1
-    )  # the system once, each prompt and the 3 once, six answers
+    assert grow(rows).tokens == 30 + 2 * (40 + 1) + 2 * 3 * 1  # system, prompts and 3, answers
     assert grow([rows[0]] * 5).tokens == len(rows[0])  # equal ones are one
     lone = [(1, *range(10, 30)), (1, *range(40, 60))]
     assert len(grow(lone).segments) == 2 and MIN_SAVING > 1  # one common id does not pay
@@ -110,7 +108,7 @@ def test_a_score_does_not_depend_on_pack_or_batch(backbones, architecture, data)
     sequences = [Encoded(row, (0, len(row) // 2, len(row) - 1), "") for row in rows]
     engine = Engine(
         model,
-        token_budget=data.draw(st.integers(1, 200)),
+        max_tokens_in_flight=data.draw(st.integers(1, 200)),
         padding_side=data.draw(st.sampled_from(["left", "right"])),
         pad_id=data.draw(st.integers(0, 200)),
         pack=data.draw(st.booleans()),
@@ -168,9 +166,9 @@ def test_out_of_memory_halves_the_budget_and_loses_nothing(backbones):
 
     sequences = [Encoded(tuple(range(10, 10 + n)), (n - 1,), "") for n in (8, 3, 8, 8, 5)]
     seen = []
-    engine = Engine(Small(backbones["llama"]), token_budget=64)  # a wrapper has no attention to pack
+    engine = Engine(Small(backbones["llama"]), max_tokens_in_flight=64)  # a wrapper has no attention to pack
     states = engine.hidden(sequences, seen.append)
-    assert engine.token_budget == 16 and sum(seen) == 5
+    assert engine.max_tokens_in_flight == 16 and sum(seen) == 5
     expected = Engine(backbones["llama"]).hidden(sequences)
     assert all(torch.allclose(a, b, atol=1e-5) for a, b in zip(states, expected, strict=True))
     with pytest.raises(ScoringError, match="single sequence of 30 tokens"):
@@ -189,11 +187,11 @@ def test_out_of_memory_halves_the_packs_and_loses_nothing(backbones, monkeypatch
             raise RuntimeError("[enforce fail at alloc_cpu.cpp:1] DefaultCPUAllocator: can't allocate memory")
         return forward(input_ids=input_ids, **rest)
 
-    engine, seen = Engine(model, token_budget=400), []
+    engine, seen = Engine(model, max_tokens_in_flight=400), []
     assert engine.packs
     monkeypatch.setattr(model, "forward", small)
     states = engine.hidden(sequences, seen.append)
-    assert engine.token_budget == 100 and sum(seen) == len(sequences) and max(sizes[2:]) <= 100
+    assert engine.max_tokens_in_flight == 100 and sum(seen) == len(sequences) and max(sizes[2:]) <= 100
     assert all(torch.allclose(a, b, atol=1e-5) for a, b in zip(states, expected, strict=True))
 
 

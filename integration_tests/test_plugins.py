@@ -113,7 +113,7 @@ def test_a_check_that_fails_leaves_the_other_families_their_say(builder):
 def test_an_undeclared_option_is_refused_with_the_list_of_options():
     from rm_plugins.catalog import catalog
 
-    with pytest.raises(OptionError, match=r"no option temperature\. Its options: bos, .*token_budget"):
+    with pytest.raises(OptionError, match=r"no option temperature\. Its options: bos, .*max_tokens_in_flight"):
         catalog().get("sequence_classifier").check_options({"temperature": 1})
 
 

@@ -53,10 +53,10 @@ class Plan:
     packs: tuple[Pack, ...]
 
 
-def lay_out(sequences: Sequence[Ids], read_at: Sequence[Sequence[int]], token_budget: int) -> Plan:
+def lay_out(sequences: Sequence[Ids], read_at: Sequence[Sequence[int]], max_tokens_in_flight: int) -> Plan:
     """Plans the sequences under a budget of tokens per pack; a longer sequence is cut and attends to its own past."""
-    tree = grow(sequences, longest=token_budget)
-    packs = _pack(tree, token_budget)
+    tree = grow(sequences, longest=max_tokens_in_flight)
+    packs = _pack(tree, max_tokens_in_flight)
     home = [number for number, pack in enumerate(packs) for _ in range(pack.first, pack.stop)]
     offsets = _offsets(tree, packs)
     for row, positions in enumerate(read_at):

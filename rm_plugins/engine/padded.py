@@ -14,20 +14,20 @@ from rm_plugins.engine.tree import Ids
 Side = Literal["left", "right"]
 
 
-def batches(lengths: Sequence[int], token_budget: int) -> Iterator[list[int]]:
+def batches(lengths: Sequence[int], max_tokens_in_flight: int) -> Iterator[list[int]]:
     """Yields batches of indices, longest sequences first.
 
-    A batch holds at most `token_budget` tokens counted with padding, and at least one sequence. Longest first, so that
-    a budget that does not fit in memory is found at once.
+    A batch holds at most `max_tokens_in_flight` tokens counted with padding, and at least one sequence. Longest first,
+    so that a budget that does not fit in memory is found at once.
 
     Args:
         lengths: tokens of each sequence.
-        token_budget: rows times the longest row of a batch.
+        max_tokens_in_flight: rows times the longest row of a batch.
     """
     batch: list[int] = []
     for index in sorted(range(len(lengths)), key=lambda i: (-lengths[i], i)):
         longest = lengths[batch[0]] if batch else lengths[index]
-        if batch and longest * (len(batch) + 1) > token_budget:
+        if batch and longest * (len(batch) + 1) > max_tokens_in_flight:
             yield batch
             batch = []
         batch.append(index)

@@ -17,13 +17,14 @@ from rm_plugins.engine.packed import PackedPass
 from rm_plugins.engine.packs import Plan, lay_out
 from rm_plugins.engine.probe import packing_is_exact
 from rm_plugins.engine.tree import Ids
+from rm_plugins.engine.vocabulary import VocabularyHead
 from rm_plugins.errors import OptionError, ScoringError
 from rm_plugins.family import Progress
 from rm_plugins.text.encoder import Encoded
 
 logger = logging.getLogger(__name__)
 
-DEFAULT_TOKEN_BUDGET = 16_384
+DEFAULT_TOKENS_IN_FLIGHT = 16_384
 _LEAST_PACK = 64
 Where: TypeAlias = list[tuple[int, int]]
 """(sequence, k) of each state: it is the k-th that the sequence reads."""
@@ -57,7 +58,7 @@ class Engine:
 
     Args:
         backbone: a transformers model without a head, which returns `last_hidden_state`.
-        token_budget: most tokens in one forward pass; halved for good when memory runs out.
+        max_tokens_in_flight: most tokens in one forward pass; halved for good when memory runs out.
         padding_side: where padding goes in plain batches; scores do not depend on it.
         pad_id: id that fills padding there; any id serves.
         pack: False to use plain batches only.
@@ -67,15 +68,15 @@ class Engine:
         self,
         backbone: Any,
         *,
-        token_budget: int = DEFAULT_TOKEN_BUDGET,
+        max_tokens_in_flight: int = DEFAULT_TOKENS_IN_FLIGHT,
         padding_side: padded.Side = "right",
         pad_id: int = 0,
         pack: bool = True,
     ) -> None:
-        if not (isinstance(token_budget, int) and token_budget > 0):
-            raise OptionError(f"token_budget={token_budget!r} must be a whole number of at least 1.")
+        if not (isinstance(max_tokens_in_flight, int) and max_tokens_in_flight > 0):
+            raise OptionError(f"max_tokens_in_flight={max_tokens_in_flight!r} must be a whole number of at least 1.")
         self.backbone = backbone
-        self.token_budget = token_budget
+        self.max_tokens_in_flight = max_tokens_in_flight
         self._side: padded.Side = padding_side
         self._pad_id = pad_id
         self._pack = pack
@@ -98,9 +99,36 @@ class Engine:
         """
         return self.read(sequences, lambda states, _: states.float().cpu(), progress)
 
+    def log_probs(
+        self,
+        sequences: Sequence[Encoded] | Plan,
+        head: VocabularyHead,
+        targets: Sequence[int] | None = None,
+        progress: Progress | None = None,
+    ) -> list[Tensor]:
+        """Log-probabilities after each sequence's `read_at`; only these positions reach the vocabulary.
+
+        Args:
+            sequences: to score the tokens `a` to `b` of one, read at `a - 1` to `b - 1`.
+            head: of the model that the backbone belongs to.
+            targets: token ids to look up at every position, verdict tokens say; by default the sequence's own next one.
+            progress: called with the number of sequences finished.
+
+        Returns:
+            One float32 tensor on the CPU per sequence: (positions,), or (positions, targets) where they were given.
+        """
+        work = _Work.of(sequences)
+
+        def reduce(states: Tensor, where: Where) -> Tensor:
+            wanted = [targets or [work.ids[row][work.read_at[row][k] + 1]] for row, k in where]
+            return head.log_probs(states, torch.tensor(wanted)).cpu()
+
+        found = self.read(sequences, reduce, progress)
+        return found if targets else [values.reshape(len(values)) for values in found]
+
     def plan(self, sequences: Sequence[Encoded]) -> Plan:
         """How the sequences are computed; two models with one vocabulary can run one plan."""
-        return lay_out(*_Work.of(sequences), self.token_budget)
+        return lay_out(*_Work.of(sequences), self.max_tokens_in_flight)
 
     @torch.inference_mode()
     def read(
@@ -128,11 +156,11 @@ class Engine:
                     self._halve_budget(max(len(work.ids[row]) for row in todo), error)
                     ready = None
                 todo = [row for row in todo if row not in done]
-        return [torch.stack([found[k] for k in sorted(found)]) for found in results]
+        return [torch.stack([found[k] for k in sorted(found)]) if found else torch.empty(0) for found in results]
 
     def _steps(self, work: _Work, todo: list[int], ready: Plan | None) -> Iterator[_Step]:
         if not self.packs:
-            for batch in padded.batches([len(work.ids[row]) for row in todo], self.token_budget):
+            for batch in padded.batches([len(work.ids[row]) for row in todo], self.max_tokens_in_flight):
                 rows = [todo[i] for i in batch]
                 at = [work.read_at[row] for row in rows]
                 states = padded.forward(
@@ -140,7 +168,7 @@ class Engine:
                 )
                 yield _Step([(row, k) for row in rows for k in range(len(work.read_at[row]))], states, rows)
             return
-        plan = ready or lay_out([work.ids[i] for i in todo], [work.read_at[i] for i in todo], self.token_budget)
+        plan = ready or lay_out([work.ids[i] for i in todo], [work.read_at[i] for i in todo], self.max_tokens_in_flight)
         running = PackedPass(self.backbone, plan)
         for pack in plan.packs:
             states = running.forward(pack)
@@ -149,11 +177,11 @@ class Engine:
 
     def _halve_budget(self, longest: int, error: Exception) -> None:
         least = _LEAST_PACK if self.packs else longest
-        if self.token_budget <= least:
+        if self.max_tokens_in_flight <= least:
             raise ScoringError(
                 f"Out of memory on a single sequence of {longest} tokens; lower max_length or use a smaller dtype."
             ) from error
-        self.token_budget = max(least, self.token_budget // 2)
-        logger.warning("out of memory: going on with a token budget of %d", self.token_budget)
+        self.max_tokens_in_flight = max(least, self.max_tokens_in_flight // 2)
+        logger.warning("out of memory: going on with a token budget of %d", self.max_tokens_in_flight)
         if torch.cuda.is_available():
             torch.cuda.empty_cache()

@@ -100,7 +100,7 @@ class _Grower:
     def place(self, group: _Group) -> list[_Group]:
         """Adds the segment that a group shares, if it pays, ends rows that end there, and returns what is left."""
         rows, start, parent = group.rows, group.start, group.parent
-        common = _agreement(self.sequences[rows[0]], self.sequences[rows[-1]], group.agreed)  # sorted: of all between
+        common = agreement(self.sequences[rows[0]], self.sequences[rows[-1]], group.agreed)  # sorted: of all between
         ended = [row for row in rows if len(self.sequences[row]) == common]
         rest = rows[len(ended) :]  # sorted: what ends first comes first
         if rest and (common - start) * (len(rows) - 1) >= MIN_SAVING:
@@ -121,7 +121,7 @@ class _Grower:
         return cast("int", parent)
 
 
-def _agreement(one: Ids, other: Ids, agreed: int) -> int:
+def agreement(one: Ids, other: Ids, agreed: int = 0) -> int:
     """Length of the common beginning of two sequences that agree up to `agreed`, by bisection over slices."""
     low, high = agreed, min(len(one), len(other))
     while low < high:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import logging
 import math
 import sys
@@ -41,6 +42,7 @@ class RewardSpec:
     device: str | None = None
     attn_implementation: str | None = None
     max_length: int | None = None
+    cache: str | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def resolve(self) -> Resolved:
@@ -113,7 +115,20 @@ class RewardFunction:
                     options=self.spec.options,
                 )
                 self._model = found.family.load(spec)
+                if self.spec.cache:
+                    self._model = self._with_store(self._model, Path(self.spec.cache))
             return self._model
+
+    def _with_store(self, model: RewardModel, path: Path) -> RewardModel:
+        from rm_plugins.engine.local import LocalModel
+        from rm_plugins.engine.store import ScoreStore
+
+        if not isinstance(model, LocalModel):
+            raise OptionError(f"Family {self.family!r} runs no model here, so cache= has nothing to keep.")
+        record = self.record.model_dump_json() if self.record else ""
+        options = json.dumps(self.spec.options, sort_keys=True, default=repr)
+        model.store = ScoreStore(path, "\n".join([self.family, self.fingerprint(), record, options]))
+        return model
 
     def __call__(
         self,

@@ -19,6 +19,7 @@ def load_reward(
     attn_implementation: str | None = None,
     max_length: int | None = None,
     on_failure: OnFailure = "none",
+    cache: str | os.PathLike[str] | None = None,
     **family_options: Any,
 ) -> RewardFunction:
     """Loads a reward model as a TRL reward.
@@ -34,6 +35,8 @@ def load_reward(
         max_length: most tokens of a conversation; longer prompts lose their middle.
         on_failure: what a conversation that cannot be scored becomes: "none" (None, which TRL skips), "raise", or a
             number, for trainers that know no None (PPO, Online DPO).
+        cache: file that keeps scores, so that what was scored before, by this model and under these choices, costs
+            nothing; several processes and models may share it.
         family_options: options the family declares; an unknown one is an error that lists them.
 
     Returns:
@@ -51,6 +54,7 @@ def load_reward(
         device=device,
         attn_implementation=attn_implementation,
         max_length=max_length,
+        cache=None if cache is None else os.fspath(cache),
         options=family_options,
     )
     reward = RewardFunction(spec, on_failure=on_failure)

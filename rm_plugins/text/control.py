@@ -39,11 +39,22 @@ class ControlTokens:
         self.names: frozenset[str] = frozenset(n for n in names - _CONTENT if not _is_word(tokenizer, n))
         longest_first = sorted(self.names, key=lambda name: (-len(name), name))
         self._pattern = re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")
+        cutting = [t.content for _, t in added if not (t.lstrip or t.rstrip or t.single_word or t.normalized)]
+        clean = [name for name in longest_first if name in cutting]
+        self._boundary = re.compile("|".join(map(re.escape, clean)) or r"(?!)")
         self._secret = secrets.token_hex(8)
 
     def found_in(self, text: str) -> bool:
         """Whether the text spells a control token."""
         return self._pattern.search(text) is not None
+
+    def last_boundary(self, text: str) -> int:
+        """Where the last control token but one begins: behind the prompt, mostly; 0 if there is none.
+
+        A tokenizer cuts text at such tokens before it does anything else, so both sides can be tokenized apart.
+        """
+        places = [hit.start() for hit in self._boundary.finditer(text)]
+        return places[-2] if len(places) > 1 else 0
 
     def mark_for(self, texts: Iterable[str]) -> str:
         """A private-use character that none of the texts contains."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from rm_plugins.conversation import Conversation, Message
@@ -19,6 +19,8 @@ from rm_plugins.text.roles import fit_roles
 from rm_plugins.text.template import ChatTemplate, map_texts, texts_of
 from rm_plugins.text.truncate import shorten
 
+_PROMPTS = 64
+"""Prompts whose ids are remembered; answers to one prompt come together."""
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _PROBE: tuple[Message, ...] = tuple({"role": r, "content": "x"} for r in ("user", "assistant", "user", "assistant"))
 
@@ -82,6 +84,7 @@ class ChatEncoder:
         self.tokenizer = tokenizer
         self.rules = rules
         self._template = ChatTemplate(tokenizer)
+        self._head_ids = lru_cache(maxsize=_PROMPTS)(self._ids_of)
 
     @cached_property
     def _controls(self) -> ControlTokens:
@@ -139,13 +142,27 @@ class ChatEncoder:
         bos = self.tokenizer.bos_token
         if not any(map(self._controls.found_in, texts)):
             text, specials = apply_bos(self._template.render(turns), bos, self.bos)
-            ids = list(self.tokenizer(text, add_special_tokens=specials)["input_ids"])
-            return text, self._finished(ids)
+            return text, self._finished(self._tokenize(text, specials))
         mark = self._controls.mark_for(texts)
         broken = map_texts(turns, lambda text: self._controls.break_spellings(text, mark))
         text, specials = apply_bos(self._template.render(broken), bos, self.bos)
         ids = self._controls.encode_marked(text, mark, add_special_tokens=specials)
         return text.replace(mark, ""), self._finished(ids)
+
+    def _tokenize(self, text: str, specials: bool) -> list[int]:
+        """Ids of clean text. What stands before its last turn is tokenized once for all the answers to it."""
+        cut = self._controls.last_boundary(text) if self._adds_no_end or not specials else 0
+        tail = self.tokenizer(text[cut:], add_special_tokens=specials and not cut)["input_ids"]
+        return [*self._head_ids(text[:cut], specials), *tail] if cut else list(tail)
+
+    def _ids_of(self, text: str, specials: bool) -> tuple[int, ...]:
+        return tuple(self.tokenizer(text, add_special_tokens=specials)["input_ids"])
+
+    @cached_property
+    def _adds_no_end(self) -> bool:
+        """The tokenizer's own specials, if any, stand before the text."""
+        plain = self._ids_of("x", False)
+        return self._ids_of("x", True)[-len(plain) :] == plain
 
     def _finished(self, ids: list[int]) -> list[int]:
         count, allowed = leading_bos(ids, self.tokenizer.bos_token_id), 2 if self.bos == "keep" else 1

@@ -1,0 +1,123 @@
+"""Writes continuations: prompts of one batch share their beginning, and a row stops when its caller has seen enough."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from inspect import signature
+from itertools import groupby
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+from transformers import DynamicCache, StoppingCriteria, StoppingCriteriaList
+
+from rm_plugins.engine.padded import accepted, batches
+from rm_plugins.engine.tree import MIN_SAVING, Ids, agreement
+from rm_plugins.family import Progress
+
+Enough: TypeAlias = Callable[[str], bool]
+"""Whether the text written so far is all that the caller needs."""
+
+
+class Generator:
+    """Continues prompts with a causal language model.
+
+    Args:
+        model: a transformers model with a language-model head.
+        tokenizer: its tokenizer; decodes what was written.
+        max_tokens_in_flight: most tokens of a batch, prompt and continuation together.
+    """
+
+    def __init__(self, model: Any, tokenizer: Any, *, max_tokens_in_flight: int = 16_384) -> None:
+        self._model = model
+        self._tokenizer = tokenizer
+        self._budget = max_tokens_in_flight
+        self._pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id
+        config = model.config.get_text_config()
+        known = signature(model.base_model.forward).parameters
+        self._cache = "cache" if "cache" in known else "past_key_values"  # by the version of transformers
+        self._windowed = bool(getattr(config, "sliding_window", None))
+
+    @torch.inference_mode()
+    def write(
+        self,
+        prompts: Sequence[Ids],
+        *,
+        max_new_tokens: int,
+        enough: Enough | None = None,
+        temperature: float = 0.0,
+        seed: int = 0,
+        progress: Progress | None = None,
+    ) -> list[str]:
+        """Continuations of the prompts, in order, special tokens left out.
+
+        Args:
+            prompts: token ids.
+            max_new_tokens: most tokens of a continuation.
+            enough: stops a row as soon as it holds of the row's text.
+            temperature: 0 for the likeliest token each time.
+            seed: of sampling.
+            progress: called with the number of prompts finished.
+        """
+        self._model.eval()
+        torch.manual_seed(seed)
+        sampling: dict[str, Any] = {"do_sample": False}
+        if temperature:
+            sampling = {"do_sample": True, "temperature": temperature, "top_k": 0, "top_p": 1.0}
+        texts = [""] * len(prompts)
+        for rows in self._batches(prompts, max_new_tokens):
+            written = self._batch([prompts[row] for row in rows], max_new_tokens, enough, sampling)
+            for row, text in zip(rows, written, strict=True):
+                texts[row] = text
+            if progress:
+                progress(len(rows))
+        return texts
+
+    def _batches(self, prompts: Sequence[Ids], new: int) -> list[list[int]]:
+        """Rows of similar length; under a sliding window of equal length, because padding would move the window."""
+        lengths = [len(prompt) + new for prompt in prompts]
+        found = list(batches(lengths, self._budget))
+        if not self._windowed:
+            return found
+        return [list(same) for rows in found for _, same in groupby(rows, key=lambda row: lengths[row])]
+
+    def _batch(self, rows: list[Ids], new: int, enough: Enough | None, sampling: dict[str, Any]) -> list[str]:
+        device = next(self._model.parameters()).device
+        prefix, longest = self._shared(rows), max(map(len, rows))
+        padded = [(*r[:prefix], *[self._pad] * (longest - len(r)), *r[prefix:]) for r in rows]  # pads behind the prefix
+        mask = [[1] * prefix + [0] * (longest - len(r)) + [1] * (len(r) - prefix) for r in rows]
+        ids = torch.tensor(padded, device=device)
+        stopping = [_Stop(self._tokenizer, longest, enough)] if enough else []
+        output = self._model.generate(
+            input_ids=ids,
+            attention_mask=torch.tensor(mask, device=device),
+            max_new_tokens=new,
+            pad_token_id=self._pad,
+            stopping_criteria=StoppingCriteriaList(stopping),
+            **({self._cache: self._prefill(ids[:1, :prefix], len(rows))} if prefix else {}),
+            **sampling,
+        )
+        return list(self._tokenizer.batch_decode(output[:, longest:], skip_special_tokens=True))
+
+    def _shared(self, rows: list[Ids]) -> int:
+        """Length of the common beginning that is prefilled once; each row keeps a token of its own to go on from."""
+        common = min(agreement(min(rows), max(rows)), min(map(len, rows)) - 1)
+        return common if common * (len(rows) - 1) >= MIN_SAVING else 0
+
+    def _prefill(self, prefix: Tensor, rows: int) -> DynamicCache:
+        cache = DynamicCache(config=self._model.config.get_text_config())
+        backbone = self._model.base_model
+        backbone(input_ids=prefix, **{self._cache: cache}, **accepted(backbone, use_cache=True))
+        cache.batch_repeat_interleave(rows)
+        return cache
+
+
+class _Stop(StoppingCriteria):  # type: ignore[misc]  # transformers is untyped here
+    """Ends a row whose text is enough."""
+
+    def __init__(self, tokenizer: Any, start: int, enough: Enough) -> None:
+        self._tokenizer, self._start, self._enough = tokenizer, start, enough
+
+    def __call__(self, input_ids: Tensor, scores: Tensor, **_: Any) -> Tensor:
+        texts = self._tokenizer.batch_decode(input_ids[:, self._start :], skip_special_tokens=True)
+        return torch.tensor([self._enough(text) for text in texts], device=input_ids.device)
