@@ -28,7 +28,7 @@ OPTIONS = {
     "system": "system turns: template, merge, drop, error",
     "reasoning": "<think> blocks in the answer: keep, strip",
     "positive": "two-label models: the label whose logit counts for, against the other",
-    "max_tokens_in_flight": "most tokens in one forward pass, padding included",
+    "max_tokens_in_flight": "most tokens in one forward pass; by default what suits the device",
 }
 
 
@@ -71,7 +71,7 @@ def load(spec: LoadSpec) -> RewardModel:
     from transformers import AutoModelForSequenceClassification
 
     from rm_plugins.engine.local import LocalModel
-    from rm_plugins.engine.runner import DEFAULT_TOKENS_IN_FLIGHT, Engine
+    from rm_plugins.engine.runner import Engine
     from rm_plugins.engine.weights import load_classifier, read_tensors
     from rm_plugins.text.encoder import ChatEncoder
 
@@ -85,7 +85,7 @@ def load(spec: LoadSpec) -> RewardModel:
     _warn_of_pad(spec, tokenizer, rules.pad_id)
     engine = Engine(
         getattr(model, model.base_model_prefix),
-        max_tokens_in_flight=spec.options.get("max_tokens_in_flight", DEFAULT_TOKENS_IN_FLIGHT),
+        max_tokens_in_flight=spec.options.get("max_tokens_in_flight"),
     )
     return LocalModel(ChatEncoder(tokenizer, rules), engine, _head(direction, weight, spec))
 

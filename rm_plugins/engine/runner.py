@@ -24,7 +24,8 @@ from rm_plugins.text.encoder import Encoded
 
 logger = logging.getLogger(__name__)
 
-DEFAULT_TOKENS_IN_FLIGHT = 16_384
+_IN_FLIGHT, _IN_FLIGHT_CPU = 16_384, 2_048
+"""Tokens of a pass: enough to fill a GPU; on a CPU few enough for the caches (see benchmarks)."""
 _LEAST_PACK = 64
 Where: TypeAlias = list[tuple[int, int]]
 """(sequence, k) of each state: it is the k-th that the sequence reads."""
@@ -58,7 +59,8 @@ class Engine:
 
     Args:
         backbone: a transformers model without a head, which returns `last_hidden_state`.
-        max_tokens_in_flight: most tokens in one forward pass; halved for good when memory runs out.
+        max_tokens_in_flight: most tokens in one forward pass, by default what suits the device; halved for good when
+            memory runs out.
         padding_side: where padding goes in plain batches; scores do not depend on it.
         pad_id: id that fills padding there; any id serves.
         pack: False to use plain batches only.
@@ -68,11 +70,14 @@ class Engine:
         self,
         backbone: Any,
         *,
-        max_tokens_in_flight: int = DEFAULT_TOKENS_IN_FLIGHT,
+        max_tokens_in_flight: int | None = None,
         padding_side: padded.Side = "right",
         pad_id: int = 0,
         pack: bool = True,
     ) -> None:
+        if max_tokens_in_flight is None:
+            on_cpu = next(backbone.parameters()).device.type == "cpu"
+            max_tokens_in_flight = _IN_FLIGHT_CPU if on_cpu else _IN_FLIGHT
         if not (isinstance(max_tokens_in_flight, int) and max_tokens_in_flight > 0):
             raise OptionError(f"max_tokens_in_flight={max_tokens_in_flight!r} must be a whole number of at least 1.")
         self.backbone = backbone
