@@ -24,6 +24,8 @@ def score_file(
 ) -> None:
     """Scores conversations; a stopped run continues where it was, and the file comes out the same.
 
+    Under `accelerate launch` the processes share the work.
+
     Exit code 1 means that some rows have no score; each is named on stderr and has its cause in the result.
     """
     from rich.progress import Progress
@@ -37,11 +39,13 @@ def score_file(
     run = ScoreFile(file, out or file.parent / f"{file.stem}.scores.jsonl", RewardFunction(spec), chunk=chunk)
     if run.done:
         typer.echo(f"continuing: {run.done} of {run.total} rows were done", err=True)
-    with Progress(disable=as_json) as bar:
+    main = run.is_main
+    with Progress(disable=as_json or not main) as bar:
         task = bar.add_task("scoring", total=run.total, completed=run.done)
         for count in run:
             bar.update(task, advance=count)
-    _report(run.summary(), as_json)
+    if main:
+        _report(run.summary(), as_json)
 
 
 def _report(summary: dict[str, object], as_json: bool) -> None:

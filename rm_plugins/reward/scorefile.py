@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -47,6 +48,7 @@ class ScoreFile:
         if not self._lines:
             raise OptionError(f"{source} is empty; it needs one JSON object per line.")
         self._target, self._reward, self._chunk = target, reward, chunk
+        self._process, self._processes = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
         self.total = len(self._lines)
         self._identity = self._describe(source)
         self._note = target.with_name(target.name + ".run.json")
@@ -54,14 +56,31 @@ class ScoreFile:
 
     def __iter__(self) -> Iterator[int]:
         while self.done < self.total:
-            lines = self._lines[self.done : self.done + self._chunk]
-            results = self._score(lines)
-            if not self._target.exists():  # only now: a run that never got this far leaves nothing behind
-                self._note.write_text(json.dumps(self._identity, indent=2), encoding="utf-8")
-            with self._target.open("a", encoding="utf-8") as file:
-                file.write("".join(json.dumps(result) + "\n" for result in results))
+            lines = self._lines[self.done : self.done + self._chunk * self._processes]
+            results = self._score(lines) if self._processes == 1 else self._score_together(lines)
+            if self.is_main:
+                self._write(results)
             self.done += len(lines)
             yield len(lines)
+
+    def _write(self, results: list[dict[str, Any]]) -> None:
+        if not self._target.exists():  # only now: a run that never got this far leaves nothing behind
+            self._note.write_text(json.dumps(self._identity, indent=2), encoding="utf-8")
+        with self._target.open("a", encoding="utf-8") as file:
+            file.write("".join(json.dumps(result) + "\n" for result in results))
+
+    def _score_together(self, lines: list[tuple[int, bytes]]) -> list[dict[str, Any]]:
+        """Under `accelerate launch` each process scores one chunk of the round; all get all results, in order."""
+        from accelerate.utils import gather_object
+
+        mine = lines[self._process * self._chunk : (self._process + 1) * self._chunk]
+        gathered: list[dict[str, Any]] = gather_object(self._score(mine) if mine else [])
+        return gathered
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this process writes the file; under `accelerate launch` one does."""
+        return self._process == 0
 
     def summary(self) -> dict[str, Any]:
         """Counts of the finished file, its mean score, and the errors of rows without one."""
