@@ -105,7 +105,7 @@ def backbones():
 def test_a_score_does_not_depend_on_pack_or_batch(backbones, architecture, data):
     model = backbones[architecture]
     rows = [tuple(7 + 3 * i for i in row) for row in data.draw(families())]
-    sequences = [Encoded(row, (0, len(row) // 2, len(row) - 1), "") for row in rows]
+    sequences = [Encoded(row, (0, len(row) // 2, len(row) - 1) if i else (), "") for i, row in enumerate(rows)]
     engine = Engine(
         model,
         max_tokens_in_flight=data.draw(st.integers(1, 200)),
@@ -204,3 +204,18 @@ def test_another_runtime_error_is_not_taken_for_memory(backbones, monkeypatch):
     monkeypatch.setattr(backbones["llama"], "forward", broken)
     with pytest.raises(RuntimeError, match="shapes do not match"):
         engine.hidden([Encoded((1, 2), (1,), "")])
+
+
+def test_a_model_spread_over_devices_gives_the_same_states(builder, tmp_path):
+    folder = builder.classifier()
+    sequences = [Encoded((*range(40), n), (40,), "") for n in range(50, 54)]
+    spread = {"embed_tokens": "cpu", "layers.0": "cpu", "layers.1": "disk", "norm": "cpu", "rotary_emb": "cpu"}
+    model = AutoModel.from_pretrained(folder, device_map=spread, offload_folder=tmp_path)
+    assert model.layers[1].mlp.up_proj.weight.device.type == "meta"  # it is brought in when its turn comes
+    whole = Engine(AutoModel.from_pretrained(folder)).hidden(sequences)
+    engine = Engine(model)
+    assert engine.packs
+    assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(engine.hidden(sequences), whole, strict=True))
+    chat = [{"role": "user", "content": "fox?"}, {"role": "assistant", "content": "dog"}]
+    one, auto = (load_reward(str(folder), device=device).score([chat])[0].value for device in ("cpu", "auto"))
+    assert one == pytest.approx(auto, abs=1e-6)

@@ -58,7 +58,8 @@ def forward(
         **accepted(backbone, position_ids=positions.to(device), use_cache=False),
     )
     where = [(i, start + p) for i, (at, start) in enumerate(zip(read_at, starts, strict=True)) for p in at]
-    return output.last_hidden_state[tuple(zip(*where, strict=True))]  # type: ignore[no-any-return]
+    rows_at = torch.tensor(where, dtype=torch.long, device=output.last_hidden_state.device).reshape(-1, 2)
+    return output.last_hidden_state[rows_at[:, 0], rows_at[:, 1]]  # type: ignore[no-any-return]
 
 
 def accepted(backbone: Any, **arguments: Any) -> dict[str, Any]:

@@ -187,6 +187,6 @@ class Engine:
                 f"Out of memory on a single sequence of {longest} tokens; lower max_length or use a smaller dtype."
             ) from error
         self.max_tokens_in_flight = max(least, self.max_tokens_in_flight // 2)
-        logger.warning("out of memory: going on with a token budget of %d", self.max_tokens_in_flight)
+        logger.warning("out of memory: going on with %d tokens in flight", self.max_tokens_in_flight)
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
