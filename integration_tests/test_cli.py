@@ -140,6 +140,16 @@ def test_an_interrupted_score_ends_as_the_same_file(model, tmp_path, rows_before
     assert part.read_bytes() == whole.read_bytes()
 
 
+def test_a_result_with_rows_in_the_wrong_place_is_never_continued(model, tmp_path):
+    file = write(tmp_path / "in.jsonl", *[chat("dog " * n) for n in range(4)])
+    reward = load_reward(model, device="cpu")
+    list(ScoreFile(file, tmp_path / "out", reward, chunk=2))
+    lines = (tmp_path / "out").read_text().splitlines(keepends=True)
+    (tmp_path / "out").write_text(lines[0] + lines[2])
+    with pytest.raises(OptionError, match="has line 3 where 2 belongs"):
+        ScoreFile(file, tmp_path / "out", reward, chunk=2)
+
+
 @pytest.mark.slow
 def test_two_processes_write_the_file_of_one(model, tmp_path):
     file = write(tmp_path / "in.jsonl", *[chat("dog " * n) for n in range(11)])

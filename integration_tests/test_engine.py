@@ -1,5 +1,8 @@
 """Scores do not depend on how sequences are packed or batched; memory that runs out costs speed, not results."""
 
+import copy
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -123,6 +126,50 @@ def test_only_a_backbone_whose_packed_states_are_its_plain_ones_is_packed(backbo
     assert {name for name, model in backbones.items() if not Engine(model).packs} == {"bert", "bloom"}
     assert "plain batches for BertModel: packed states are off by" in caplog.text
     assert backbones["llama"].config._attn_implementation != "rm_plugins_packed"  # it is put back
+
+
+@pytest.mark.parametrize(
+    ("architecture", "changes", "reason"),
+    [
+        ("llama4_text", {"attention_chunk_size": 70}, "attends in chunks"),
+        (
+            "qwen2_moe",
+            {"layer_types": ["sliding_attention"] * 2, "sliding_window": 70, "use_sliding_window": True},
+            "have a sliding window and 0",
+        ),
+        ("llama", {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}}, "longest sequence"),
+    ],
+)
+def test_a_rule_that_begins_beyond_the_probe_is_read_from_the_config(caplog, architecture, changes, reason):
+    caplog.set_level("INFO")
+    try:
+        config = tiny_config(architecture, 300, **changes)
+        model = AutoModel.from_config(config)
+    except (TypeError, ValueError, AttributeError) as error:
+        pytest.skip(f"transformers builds no tiny {architecture}: {error}")
+    assert not Engine(model).packs and reason in caplog.text
+
+
+def test_positions_that_depend_on_length_do_not_depend_on_the_batch():
+    rope = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}
+    torch.manual_seed(0)
+    model = AutoModel.from_config(tiny_config("llama", 300, max_position_embeddings=64, rope_parameters=rope))
+    sequences = [Encoded(tuple(range(n)), (n - 1,), "") for n in (150, 40, 90)]
+    alone = [Engine(copy.deepcopy(model)).hidden([s])[0] for s in sequences]  # models that saw no other length
+    together = Engine(model).hidden(sequences)
+    assert all(torch.allclose(a, b, atol=1e-5) for a, b in zip(together, alone, strict=True))
+
+
+def test_engines_of_one_backbone_take_turns_and_leave_it_as_it_was(backbones):
+    model = backbones["gemma2"].train()
+    sequences = [Encoded((*range(40), 50 + n), (40,), "") for n in range(12)]
+    engines = [Engine(model, max_tokens_in_flight=50) for _ in range(4)]
+    expected = Engine(model, pack=False).hidden(sequences)
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda engine: engine.hidden(sequences), engines * 2))
+    assert all(torch.allclose(a, b, atol=1e-5) for one in found for a, b in zip(one, expected, strict=True))
+    assert model.training and model.config._attn_implementation == "eager"
+    model.eval()
 
 
 def test_two_models_run_one_plan(backbones):

@@ -138,6 +138,7 @@ def test_a_continuation_does_not_depend_on_its_batch_or_the_shared_prefix(archit
 
 def test_a_shared_prefix_is_prefilled_once(monkeypatch):
     model, tok = language_model("llama"), tokenizer("chatml")
+    generator = Generator(model, tok)
     forward, tokens = model.model.forward, []
 
     @functools.wraps(forward)
@@ -146,7 +147,7 @@ def test_a_shared_prefix_is_prefilled_once(monkeypatch):
         return forward(*args, **kwargs)
 
     monkeypatch.setattr(model.model, "forward", counting)
-    Generator(model, tok).write([(*range(40, 80), i) for i in range(20, 26)], max_new_tokens=2)
+    generator.write([(*range(40, 80), i) for i in range(20, 26)], max_new_tokens=2)
     assert tokens == [40, 6, 6]
 
 
@@ -158,6 +159,24 @@ def test_a_row_stops_as_soon_as_its_text_is_enough():
     stopped = Generator(model, tok).write(prompts, max_new_tokens=30, enough=lambda text: text.startswith(half))
     assert stopped[0].startswith(half) and len(stopped[0]) < len(whole[0])
     assert stopped[1] == whole[1]  # the other row goes on
+
+
+def test_a_row_without_an_end_of_sequence_stops_too_and_the_process_is_as_before():
+    model, tok = language_model("llama", eos_token_id=None), tokenizer("chatml")
+    model.generation_config.eos_token_id, model.generation_config.repetition_penalty = None, 3.0
+    prompts = [(40, 41, 42), (50, 51, 52, 53)]
+    model.train()
+    torch.manual_seed(5)
+    expected = torch.rand(1)
+    torch.manual_seed(5)
+    generator = Generator(model, tok)
+    together = generator.write(prompts, max_new_tokens=20, enough=lambda text: len(text) > 9)
+    generator.write(prompts, max_new_tokens=3, temperature=1.0)
+    assert torch.equal(torch.rand(1), expected) and model.training
+    alone = [generator.write([p], max_new_tokens=20, enough=lambda text: len(text) > 9)[0] for p in prompts]
+    assert together == alone
+    model.generation_config.repetition_penalty = 1.0
+    assert generator.write(prompts, max_new_tokens=20, enough=lambda text: len(text) > 9) == together
 
 
 def test_sampling_is_repeated_by_its_seed():
@@ -216,10 +235,21 @@ def test_a_stored_score_is_found_only_under_the_same_choices(builder, tmp_path, 
     assert stores[1].find([encoded]) == {}
 
 
+def test_a_damaged_row_is_computed_again(tmp_path):
+    store, encoded = ScoreStore(tmp_path / "s", "m"), Encoded((1,), (0,), "")
+    for damage in ("{broken", '{"value": null, "parts": {}, "steps": null}', "[]"):
+        store.keep({encoded: Score(1.0)})
+        with sqlite3.connect(tmp_path / "s") as direct:
+            direct.execute("UPDATE scores SET score = ?", (damage,))
+        assert store.find([encoded]) == {}
+    with pytest.raises(OptionError, match="cannot be used as a store"):
+        ScoreStore(tmp_path / "s" / "below", "m").find([encoded])
+
+
 def test_scores_without_a_value_are_not_stored(tmp_path):
     store = ScoreStore(tmp_path / "s", "m")
     failed, nan = Encoded((1,), (0,), ""), Encoded((2,), (0,), "")
-    store.keep({failed: Score(None), nan: Score(float("nan"))})
+    store.keep({failed: Score(None), nan: Score(float("inf"))})
     assert store.find([failed, nan]) == {}
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from inspect import signature
 from itertools import groupby
 from typing import Any, TypeAlias
@@ -12,6 +13,7 @@ from torch import Tensor
 from transformers import DynamicCache, StoppingCriteria, StoppingCriteriaList
 
 from rm_plugins.engine.padded import accepted, batches
+from rm_plugins.engine.probe import packing_is_exact
 from rm_plugins.engine.tree import MIN_SAVING, Ids, agreement
 from rm_plugins.family import Progress
 
@@ -33,10 +35,10 @@ class Generator:
         self._tokenizer = tokenizer
         self._budget = max_tokens_in_flight
         self._pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id
-        config = model.config.get_text_config()
+        self._packs = packing_is_exact(model.base_model)  # then padding is exact too, and a prefix can be shared
+        self._equal = not self._packs or bool(getattr(model.config.get_text_config(), "sliding_window", None))
         known = signature(model.base_model.forward).parameters
         self._cache = "cache" if "cache" in known else "past_key_values"  # by the version of transformers
-        self._windowed = bool(getattr(config, "sliding_window", None))
 
     @torch.inference_mode()
     def write(
@@ -59,25 +61,37 @@ class Generator:
             seed: of sampling.
             progress: called with the number of prompts finished.
         """
-        self._model.eval()
-        torch.manual_seed(seed)
         sampling: dict[str, Any] = {"do_sample": False}
         if temperature:
             sampling = {"do_sample": True, "temperature": temperature, "top_k": 0, "top_p": 1.0}
         texts = [""] * len(prompts)
-        for rows in self._batches(prompts, max_new_tokens):
-            written = self._batch([prompts[row] for row in rows], max_new_tokens, enough, sampling)
-            for row, text in zip(rows, written, strict=True):
-                texts[row] = text
-            if progress:
-                progress(len(rows))
+        with self._own_state(seed if temperature else None):
+            for rows in self._batches(prompts, max_new_tokens):
+                written = self._batch([prompts[row] for row in rows], max_new_tokens, enough, sampling)
+                for row, text in zip(rows, written, strict=True):
+                    texts[row] = text
+                if progress:
+                    progress(len(rows))
         return texts
 
+    @contextmanager
+    def _own_state(self, seed: int | None) -> Iterator[None]:
+        """Random numbers and training mode of the process are as before when it is over."""
+        training = self._model.training
+        self._model.eval()
+        try:
+            with torch.random.fork_rng(enabled=seed is not None):
+                if seed is not None:
+                    torch.manual_seed(seed)
+                yield
+        finally:
+            self._model.train(training)
+
     def _batches(self, prompts: Sequence[Ids], new: int) -> list[list[int]]:
-        """Rows of similar length; under a sliding window of equal length, because padding would move the window."""
+        """Rows of similar length; of equal length where padding would change what is seen, as by a sliding window."""
         lengths = [len(prompt) + new for prompt in prompts]
         found = list(batches(lengths, self._budget))
-        if not self._windowed:
+        if not self._equal:
             return found
         return [list(same) for rows in found for _, same in groupby(rows, key=lambda row: lengths[row])]
 
@@ -87,20 +101,25 @@ class Generator:
         padded = [(*r[:prefix], *[self._pad] * (longest - len(r)), *r[prefix:]) for r in rows]  # pads behind the prefix
         mask = [[1] * prefix + [0] * (longest - len(r)) + [1] * (len(r) - prefix) for r in rows]
         ids = torch.tensor(padded, device=device)
-        stopping = [_Stop(self._tokenizer, longest, enough)] if enough else []
+        stop = _Stop(self._tokenizer, longest, enough) if enough else None
         output = self._model.generate(
             input_ids=ids,
             attention_mask=torch.tensor(mask, device=device),
             max_new_tokens=new,
             pad_token_id=self._pad,
-            stopping_criteria=StoppingCriteriaList(stopping),
+            stopping_criteria=StoppingCriteriaList([stop] if stop else []),
+            repetition_penalty=1.0,  # the model's own generation settings may have another
             **({self._cache: self._prefill(ids[:1, :prefix], len(rows))} if prefix else {}),
             **sampling,
         )
-        return list(self._tokenizer.batch_decode(output[:, longest:], skip_special_tokens=True))
+        ends = stop.ends if stop else {}
+        written = [row[longest : ends.get(number, len(row))] for number, row in enumerate(output)]
+        return list(self._tokenizer.batch_decode(written, skip_special_tokens=True))
 
     def _shared(self, rows: list[Ids]) -> int:
         """Length of the common beginning that is prefilled once; each row keeps a token of its own to go on from."""
+        if not self._packs:
+            return 0
         common = min(agreement(min(rows), max(rows)), min(map(len, rows)) - 1)
         return common if common * (len(rows) - 1) >= MIN_SAVING else 0
 
@@ -113,11 +132,16 @@ class Generator:
 
 
 class _Stop(StoppingCriteria):  # type: ignore[misc]  # transformers is untyped here
-    """Ends a row whose text is enough."""
+    """Ends a row whose text is enough, and remembers where: the batch may go on for the others."""
 
     def __init__(self, tokenizer: Any, start: int, enough: Enough) -> None:
+        self.ends: dict[int, int] = {}
         self._tokenizer, self._start, self._enough = tokenizer, start, enough
 
     def __call__(self, input_ids: Tensor, scores: Tensor, **_: Any) -> Tensor:
-        texts = self._tokenizer.batch_decode(input_ids[:, self._start :], skip_special_tokens=True)
-        return torch.tensor([self._enough(text) for text in texts], device=input_ids.device)
+        for row in range(len(input_ids)):
+            if row not in self.ends:
+                text = self._tokenizer.decode(input_ids[row, self._start :], skip_special_tokens=True)
+                if self._enough(text):
+                    self.ends[row] = input_ids.shape[1]
+        return torch.tensor([row in self.ends for row in range(len(input_ids))], device=input_ids.device)

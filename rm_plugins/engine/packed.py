@@ -25,6 +25,9 @@ NAME = "rm_plugins_packed"
 _SCORES = 2**24
 """Most scores, or mask entries, that are held at once where they are held at all."""
 
+_SHARED_MASK = 2**20
+"""Entries of a mask that is small enough to be kept for the other layers."""
+
 
 class Rule(NamedTuple):
     """How a layer attends: scale of the scores, width of its sliding window, soft cap of its scores."""
@@ -45,6 +48,7 @@ class PackedPass:
         self._spans: list[tuple[int, int]] = []
         self._paths: list[list[int]] = []
         self._masks: dict[tuple[int, int, int | None], Tensor] = {}
+        self.windowed: set[int] = set()
 
     def forward(self, pack: Pack) -> Tensor:
         """Final hidden states (tokens of the pack, hidden)."""
@@ -63,6 +67,8 @@ class PackedPass:
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, rule: Rule) -> Tensor:
         """Attention output (1, tokens, heads, head size) of one layer; query (1, heads, tokens, head size)."""
+        if rule.window is not None:
+            self.windowed.add(layer)
         output = query.new_empty(1, query.shape[2], query.shape[1], value.shape[-1])
         for (begin, end), path in zip(self._spans, self._paths, strict=True):
             keys, values = (self._past(layer, path, tensor, part) for part, tensor in enumerate((key, value)))
@@ -102,12 +108,14 @@ class PackedPass:
     def _mask(self, queries: int, keys: int, window: int | None, like: Tensor) -> Tensor:
         """What is added to scores (queries, keys): a query sees up to itself, and with a window only that many."""
         shape = queries, keys, window
-        if shape not in self._masks:  # layers and segments of one shape share it
-            seen = torch.ones(queries, keys, dtype=torch.bool, device=like.device).tril(keys - queries)
-            seen = seen if window is None else seen.triu(keys - queries - window + 1)
-            lowest = torch.finfo(like.dtype).min
-            self._masks[shape] = torch.zeros_like(seen, dtype=like.dtype).masked_fill(~seen, lowest)
-        return self._masks[shape].to(like.device)
+        if shape in self._masks:
+            return self._masks[shape].to(like.device)
+        seen = torch.ones(queries, keys, dtype=torch.bool, device=like.device).tril(keys - queries)
+        seen = seen if window is None else seen.triu(keys - queries - window + 1)
+        mask = torch.zeros_like(seen, dtype=like.dtype).masked_fill(~seen, torch.finfo(like.dtype).min)
+        if mask.numel() <= _SHARED_MASK:  # layers and segments of one shape share it
+            self._masks[shape] = mask
+        return mask
 
 
 def _dot_product(
@@ -142,8 +150,8 @@ def _interface(
 ) -> tuple[Tensor, None]:
     """What transformers calls in every attention layer."""
     running = _running.get()
-    if running is None:
-        raise RuntimeError(f"{NAME} attends only inside a PackedPass")
+    if running is None or attention_mask is not None:
+        raise RuntimeError(f"{NAME} attends only inside a PackedPass, and by no mask but its own")
     layer = int(module.layer_idx)  # type: ignore[arg-type]
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     return running.attend(layer, query, key, value, Rule(scale, sliding_window, softcap)), None
@@ -154,11 +162,13 @@ def _attending(backbone: Any, running: PackedPass) -> Iterator[None]:
     from transformers import AttentionInterface
 
     AttentionInterface.register(NAME, _interface)
-    before = backbone.config._attn_implementation
+    configs = {id(module.config): module.config for module in backbone.modules() if hasattr(module, "config")}
+    before = [(config, config._attn_implementation) for config in configs.values()]
     token = _running.set(running)
     backbone.set_attn_implementation(NAME)
     try:
         yield
     finally:
-        backbone.set_attn_implementation(before)
+        for config, implementation in before:  # outer ones first: setting one sets those inside it
+            config._attn_implementation = implementation
         _running.reset(token)

@@ -43,6 +43,7 @@ def forward(
     Returns:
         Final hidden states (all reads, hidden) at each row's `read_at`, row after row.
     """
+    _forget_lengths(backbone)
     device = next(backbone.parameters()).device
     length = max(map(len, rows))
     ids = torch.full((len(rows), length), pad_id)
@@ -60,6 +61,17 @@ def forward(
     where = [(i, start + p) for i, (at, start) in enumerate(zip(read_at, starts, strict=True)) for p in at]
     rows_at = torch.tensor(where, dtype=torch.long, device=output.last_hidden_state.device).reshape(-1, 2)
     return output.last_hidden_state[rows_at[:, 0], rows_at[:, 1]]  # type: ignore[no-any-return]
+
+
+def _forget_lengths(backbone: Any) -> None:
+    """Undoes what a longer sequence has left behind in position codes that grow with length (dynamic RoPE)."""
+    for module in backbone.modules():
+        for name in [name for name in vars(module) if name.endswith("max_seq_len_cached")]:
+            if getattr(module, name) != module.original_max_seq_len:
+                prefix = name.removesuffix("max_seq_len_cached")  # of a layer type, in models with several
+                now, original = f"{prefix}inv_freq", getattr(module, f"{prefix}original_inv_freq")
+                module.register_buffer(now, original.to(getattr(module, now).device), persistent=False)
+                setattr(module, name, module.original_max_seq_len)
 
 
 def accepted(backbone: Any, **arguments: Any) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from math import isfinite
 from pathlib import Path
 
 from rm_plugins.errors import OptionError
@@ -39,11 +40,12 @@ class ScoreStore:
         keys = {self._key(encoded): encoded for encoded in sequences}
         with self._open() as store:
             rows = (store.execute("SELECT key, score FROM scores WHERE key = ?", (key,)).fetchone() for key in keys)
-            return {keys[row[0]]: _read(row[1]) for row in rows if row}
+            found = {keys[row[0]]: _read(row[1]) for row in rows if row}
+        return {encoded: score for encoded, score in found.items() if score}
 
     def keep(self, scores: Mapping[Encoded, Score]) -> None:
         """Adds scores; those without a value are left out, so that they are tried again."""
-        rows = [(self._key(e), _written(s)) for e, s in scores.items() if s.value is not None and s.value == s.value]
+        rows = [(self._key(e), _written(s)) for e, s in scores.items() if s.value is not None and isfinite(s.value)]
         with self._open() as store, store:  # one transaction: all of them or none
             store.executemany("INSERT OR REPLACE INTO scores VALUES (?, ?)", rows)
 
@@ -55,13 +57,12 @@ class ScoreStore:
 
     @contextmanager
     def _open(self) -> Iterator[sqlite3.Connection]:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
         try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
             with closing(sqlite3.connect(self.path, timeout=_SECONDS)) as store:
-                store.execute("PRAGMA journal_mode=WAL")
                 store.execute("CREATE TABLE IF NOT EXISTS scores (key BLOB PRIMARY KEY, score TEXT) WITHOUT ROWID")
                 yield store
-        except sqlite3.DatabaseError as error:
+        except (sqlite3.DatabaseError, OSError) as error:
             raise OptionError(f"cache={str(self.path)!r} cannot be used as a store of scores: {error}.") from error
 
 
@@ -69,6 +70,10 @@ def _written(score: Score) -> str:
     return json.dumps({"value": score.value, "parts": dict(score.parts), "steps": score.steps})
 
 
-def _read(text: str) -> Score:
-    found = json.loads(text)
-    return Score(found["value"], found["parts"], None if found["steps"] is None else tuple(found["steps"]))
+def _read(text: str) -> Score | None:
+    """The score of a row; None if the row is damaged, so that it is computed again."""
+    try:
+        found = json.loads(text)
+        return Score(float(found["value"]), found["parts"], found["steps"] and tuple(found["steps"]))
+    except (ValueError, TypeError, KeyError):
+        return None

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
+from rm_plugins import __version__
 from rm_plugins.catalog import catalog
 from rm_plugins.checkpoint import Checkpoint
 from rm_plugins.conversation import Conversation, Message, Turns, from_trl
@@ -127,7 +128,7 @@ class RewardFunction:
             raise OptionError(f"Family {self.family!r} runs no model here, so cache= has nothing to keep.")
         record = self.record.model_dump_json() if self.record else ""
         options = json.dumps(self.spec.options, sort_keys=True, default=repr)
-        model.store = ScoreStore(path, "\n".join([self.family, self.fingerprint(), record, options]))
+        model.store = ScoreStore(path, "\n".join([__version__, self.family, self.fingerprint(), record, options]))
         return model
 
     def __call__(

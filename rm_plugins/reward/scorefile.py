@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from accelerate import PartialState
+
 from rm_plugins.conversation import Conversation, from_trl
-from rm_plugins.errors import ConversationError, OptionError
+from rm_plugins.errors import ConversationError, OptionError, ScoringError
 from rm_plugins.family import Score
 from rm_plugins.reward.function import RewardFunction
 
@@ -48,7 +49,9 @@ class ScoreFile:
         if not self._lines:
             raise OptionError(f"{source} is empty; it needs one JSON object per line.")
         self._target, self._reward, self._chunk = target, reward, chunk
-        self._process, self._processes = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
+        state = PartialState()  # of accelerate: one process, unless a launcher started several together
+        self._process: int = state.process_index
+        self._processes: int = state.num_processes
         self.total = len(self._lines)
         self._identity = self._describe(source)
         self._note = target.with_name(target.name + ".run.json")
@@ -75,6 +78,8 @@ class ScoreFile:
 
         mine = lines[self._process * self._chunk : (self._process + 1) * self._chunk]
         gathered: list[dict[str, Any]] = gather_object(self._score(mine) if mine else [])
+        if len(gathered) != len(lines):
+            raise ScoringError(f"{self._processes} processes gave {len(gathered)} results for {len(lines)} rows.")
         return gathered
 
     @property
@@ -123,6 +128,9 @@ class ScoreFile:
             )
         lines = self._target.read_bytes().splitlines(keepends=True)
         whole = [line for line in lines if line.endswith(b"\n")]
+        for (number, _), line in zip(self._lines, whole, strict=False):
+            if (found := json.loads(line)["line"]) != number:
+                raise OptionError(f"{self._target} has line {found} where {number} belongs; remove it or choose --out.")
         kept = len(whole) if len(whole) >= self.total else len(whole) // self._chunk * self._chunk
         if kept < len(lines):
             with self._target.open("r+b") as file:
