@@ -93,7 +93,8 @@ class Checkpoint:
             raise CheckpointError(
                 f"{folder} has neither config.json nor adapter_config.json, so it is not a model folder."
             )
-        tensors = dict(_headers(folder)) if local or _complete(folder) else _remote_headers(model, folder)
+        here = local is not None or _complete(folder)
+        tensors = dict(_headers(folder)) if here else hub.fetch_headers(model, folder, _remote_weights(model, folder))
         return cls(model, folder, config or {}, adapter, tokenizer or {}, tensors, None if local else model)
 
     def fingerprint(self) -> str:
@@ -110,8 +111,7 @@ class Checkpoint:
     def with_weights(self) -> Path:
         """The folder with its weights in it, brought from the hub if they are not there yet."""
         if self.repository and not _complete(self.folder):
-            names = weight_files(self.folder, hub.list_files(self.repository, self.folder))
-            hub.fetch_files(self.repository, self.folder, names)
+            hub.fetch_files(self.repository, self.folder, _remote_weights(self.repository, self.folder))
         return self.folder
 
 
@@ -123,8 +123,8 @@ def _complete(folder: Path) -> bool:
         return False
 
 
-def _remote_headers(model: str, folder: Path) -> dict[str, tuple[int, ...]]:
-    return hub.fetch_headers(model, folder, weight_files(folder, hub.list_files(model, folder)))
+def _remote_weights(model: str, folder: Path) -> list[str]:
+    return weight_files(folder, hub.list_files(model, folder))
 
 
 def bare_name(name: str) -> str:

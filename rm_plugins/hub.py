@@ -77,7 +77,7 @@ def _explained(model: str, revision: str | None) -> Iterator[None]:
         ) from error
     except errors.SafetensorsParsingError as error:
         raise CheckpointError(f"A safetensors file of {model} has no readable header: {error}") from error
-    except Exception as error:
+    except Exception as error:  # two HTTP clients are possible, neither imported here; what is not theirs goes on
         if not _is_network(error):
             raise
         raise CheckpointError(

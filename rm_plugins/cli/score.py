@@ -39,12 +39,11 @@ def score_file(
     run = ScoreFile(file, out or file.parent / f"{file.stem}.scores.jsonl", RewardFunction(spec), chunk=chunk)
     if run.done:
         typer.echo(f"continuing: {run.done} of {run.total} rows were done", err=True)
-    main = run.is_main
-    with Progress(disable=as_json or not main) as bar:
+    with Progress(disable=as_json or not run.is_main) as bar:
         task = bar.add_task("scoring", total=run.total, completed=run.done)
         for count in run:
             bar.update(task, advance=count)
-    if main:
+    if run.is_main:
         _report(run.summary(), as_json)
 
 

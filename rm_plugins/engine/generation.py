@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from inspect import signature
 from itertools import groupby
 from typing import Any, TypeAlias
@@ -15,6 +14,7 @@ from transformers import DynamicCache, StoppingCriteria, StoppingCriteriaList
 from rm_plugins.engine.padded import accepted, batches
 from rm_plugins.engine.probe import packing_is_exact
 from rm_plugins.engine.tree import MIN_SAVING, Ids, agreement
+from rm_plugins.engine.turns import evaluating
 from rm_plugins.family import Progress
 
 Enough: TypeAlias = Callable[[str], bool]
@@ -58,14 +58,16 @@ class Generator:
             max_new_tokens: most tokens of a continuation.
             enough: stops a row as soon as it holds of the row's text.
             temperature: 0 for the likeliest token each time.
-            seed: of sampling.
+            seed: of sampling; the process's own random numbers stay as they are.
             progress: called with the number of prompts finished.
         """
         sampling: dict[str, Any] = {"do_sample": False}
         if temperature:
             sampling = {"do_sample": True, "temperature": temperature, "top_k": 0, "top_p": 1.0}
         texts = [""] * len(prompts)
-        with self._own_state(seed if temperature else None):
+        with evaluating(self._model.base_model), torch.random.fork_rng(enabled=temperature > 0):
+            if temperature:
+                torch.manual_seed(seed)
             for rows in self._batches(prompts, max_new_tokens):
                 written = self._batch([prompts[row] for row in rows], max_new_tokens, enough, sampling)
                 for row, text in zip(rows, written, strict=True):
@@ -73,19 +75,6 @@ class Generator:
                 if progress:
                     progress(len(rows))
         return texts
-
-    @contextmanager
-    def _own_state(self, seed: int | None) -> Iterator[None]:
-        """Random numbers and training mode of the process are as before when it is over."""
-        training = self._model.training
-        self._model.eval()
-        try:
-            with torch.random.fork_rng(enabled=seed is not None):
-                if seed is not None:
-                    torch.manual_seed(seed)
-                yield
-        finally:
-            self._model.train(training)
 
     def _batches(self, prompts: Sequence[Ids], new: int) -> list[list[int]]:
         """Rows of similar length; of equal length where padding would change what is seen, as by a sliding window."""

@@ -73,8 +73,9 @@ class PackedPass:
         for (begin, end), path in zip(self._spans, self._paths, strict=True):
             keys, values = (self._past(layer, path, tensor, part) for part, tensor in enumerate((key, value)))
             output[:, begin:end] = self._segment(query[:, :, begin:end], keys, values, rule).transpose(1, 2)
-        for index in self._pack.keep & set(range(self._pack.first, self._pack.stop)):
-            begin, end = self._spans[index - self._pack.first]
+        first = self._pack.first
+        for index in (i for i in self._pack.keep if i >= first):  # those before are kept already
+            begin, end = self._spans[index - first]
             self._kept[layer, index] = key[:, :, begin:end].clone(), value[:, :, begin:end].clone()
         return output
 

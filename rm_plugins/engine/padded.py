@@ -43,7 +43,6 @@ def forward(
     Returns:
         Final hidden states (all reads, hidden) at each row's `read_at`, row after row.
     """
-    _forget_lengths(backbone)
     device = next(backbone.parameters()).device
     length = max(map(len, rows))
     ids = torch.full((len(rows), length), pad_id)
@@ -63,7 +62,7 @@ def forward(
     return output.last_hidden_state[rows_at[:, 0], rows_at[:, 1]]  # type: ignore[no-any-return]
 
 
-def _forget_lengths(backbone: Any) -> None:
+def forget_lengths(backbone: Any) -> None:
     """Undoes what a longer sequence has left behind in position codes that grow with length (dynamic RoPE)."""
     for module in backbone.modules():
         for name in [name for name in vars(module) if name.endswith("max_seq_len_cached")]:

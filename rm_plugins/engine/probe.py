@@ -13,6 +13,7 @@ from rm_plugins.engine import padded
 from rm_plugins.engine.packed import PackedPass
 from rm_plugins.engine.packs import lay_out
 from rm_plugins.engine.quiet import quiet_transformers
+from rm_plugins.engine.turns import evaluating
 
 logger = logging.getLogger(__name__)
 
@@ -32,10 +33,9 @@ def packing_is_exact(backbone: Any) -> bool:
     try:
         rows = _sequences(backbone.get_input_embeddings().num_embeddings)
         read_at = [range(len(row)) for row in rows]
-        backbone.eval()
-        plain = padded.forward(backbone, rows, read_at)
-        alone = torch.cat([padded.forward(backbone, [row], [at]) for row, at in zip(rows, read_at, strict=True)])
-        with quiet_transformers():
+        with evaluating(backbone), quiet_transformers():
+            plain = padded.forward(backbone, rows, read_at)
+            alone = torch.cat([padded.forward(backbone, [row], [at]) for row, at in zip(rows, read_at, strict=True)])
             packed, windows = _packed(backbone, rows, read_at)
     except Exception as error:  # models are free to fail in any way at what they were not made for
         logger.info("plain batches for %s: %s: %s", type(backbone).__name__, type(error).__name__, error)

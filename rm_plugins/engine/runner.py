@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from functools import cached_property
-from threading import RLock
 from typing import Any, NamedTuple, TypeAlias
-from weakref import WeakKeyDictionary
 
 import torch
 from accelerate.utils.memory import should_reduce_batch_size
@@ -19,6 +16,7 @@ from rm_plugins.engine.packed import PackedPass
 from rm_plugins.engine.packs import Plan, lay_out
 from rm_plugins.engine.probe import depends_on_length, packing_is_exact
 from rm_plugins.engine.tree import Ids
+from rm_plugins.engine.turns import evaluating
 from rm_plugins.engine.vocabulary import VocabularyHead
 from rm_plugins.errors import OptionError, ScoringError
 from rm_plugins.family import Progress
@@ -33,21 +31,6 @@ Where: TypeAlias = list[tuple[int, int]]
 """(sequence, k) of each state: it is the k-th that the sequence reads."""
 Reduce: TypeAlias = Callable[[Tensor, Where], Tensor]
 """Turns hidden states (n, hidden) into what is kept of them (n, ...)."""
-
-
-_locks: WeakKeyDictionary[Any, RLock] = WeakKeyDictionary()
-
-
-@contextmanager
-def _evaluating(backbone: Any) -> Iterator[None]:
-    """One pass at a time, because its attention is switched; in eval mode, whatever a trainer has left it in."""
-    with _locks.setdefault(backbone, RLock()):
-        training = backbone.training
-        backbone.eval()
-        try:
-            yield
-        finally:
-            backbone.train(training)
 
 
 class _Work(NamedTuple):
@@ -160,7 +143,7 @@ class Engine:
         work = _Work.of(sequences)
         results: list[dict[int, Tensor]] = [{} for _ in work.ids]
         todo = list(range(len(work.ids)))
-        with _evaluating(self.backbone):
+        with evaluating(self.backbone):
             while todo:
                 done: set[int] = set()
                 try:
@@ -180,8 +163,11 @@ class Engine:
 
     def _steps(self, work: _Work, todo: list[int], ready: Plan | None) -> Iterator[_Step]:
         if not self.packs:
-            together = 1 if depends_on_length(getattr(self.backbone, "config", None)) else self.max_tokens_in_flight
-            for batch in padded.batches([len(work.ids[row]) for row in todo], together):
+            alone = depends_on_length(getattr(self.backbone, "config", None))
+            budget = 1 if alone else self.max_tokens_in_flight
+            for batch in padded.batches([len(work.ids[row]) for row in todo], budget):
+                if alone:
+                    padded.forget_lengths(self.backbone)
                 rows = [todo[i] for i in batch]
                 at = [work.read_at[row] for row in rows]
                 states = padded.forward(

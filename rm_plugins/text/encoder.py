@@ -152,7 +152,7 @@ class ChatEncoder:
     def _tokenize(self, text: str, specials: bool) -> list[int]:
         """Ids of clean text. What stands before its last turn is tokenized once for all the answers to it."""
         cut = self._controls.last_boundary(text) if self._adds_no_end or not specials else 0
-        tail = self.tokenizer(text[cut:], add_special_tokens=specials and not cut)["input_ids"]
+        tail = self._ids_of(text[cut:], specials and not cut)
         return [*self._head_ids(text[:cut], specials), *tail] if cut else list(tail)
 
     def _ids_of(self, text: str, specials: bool) -> tuple[int, ...]:
