@@ -1,6 +1,6 @@
 """Speed of scoring, side by side with what a user would otherwise run; writes results/speed.json.
 
-python -m benchmarks.speed [--quick] [--only WORD]
+python -m benchmarks.speed [--quick] [--only WORD] [--vllm PYTHON]
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import trl
 from torch.nn.functional import linear
 
 from benchmarks.peers import PipelinePath, TrlPath, ours
+from benchmarks.vllm_server import VllmPath
 from benchmarks.world import SHAPES, Texts, Turns, checkpoint
 
 RESULTS = Path(__file__).parent / "results" / "speed.json"
@@ -61,8 +62,8 @@ def compare(scorers: dict[str, Scorer], batch: Batch, repeats: int) -> dict[str,
     return {name: (median(seconds for seconds, _ in found), found[0][1]) for name, found in runs.items()}
 
 
-def rows(folder: Path, quick: bool, only: str, repeats: int) -> list[dict[str, Any]]:
-    """One row per work and peer."""
+def rows(folder: Path, asked: argparse.Namespace) -> list[dict[str, Any]]:
+    """One row per work and peer; vLLM, where it was given, takes its turn at every work."""
     reward = ours(folder)
     trl_path, rewardbench = TrlPath(folder), PipelinePath(folder, 8)
     peers: dict[str, Scorer] = {
@@ -71,12 +72,15 @@ def rows(folder: Path, quick: bool, only: str, repeats: int) -> list[dict[str, A
         "pipeline, batch 8": rewardbench,
         "RewardBench": rewardbench,
     }
-    reward(*Texts(1).groups(1, 2, 8))  # the probe, and first use of the kernels
+    everywhere = {"vLLM": VllmPath(asked.vllm, folder)} if asked.vllm else {}
+    for scorer in (reward, *everywhere.values()):
+        scorer(*Texts(1).groups(1, 2, 8))  # the probe, and first use of the kernels
     made = []
-    for name, (batch, targets) in works(Texts(), quick).items():
-        if only not in name:
+    for name, (batch, targets) in works(Texts(), asked.quick).items():
+        if asked.only not in name:
             continue
-        found = compare({"ours": reward} | {peer: peers[peer] for peer in targets}, batch, repeats)
+        here = {"ours": reward} | {peer: peers[peer] for peer in targets} | everywhere
+        found = compare(here, batch, asked.repeats)
         seconds, scores = found.pop("ours")
         for peer, (theirs, their_scores) in found.items():
             row = {
@@ -85,11 +89,13 @@ def rows(folder: Path, quick: bool, only: str, repeats: int) -> list[dict[str, A
                 "peer seconds": round(theirs, 2),
                 "our seconds": round(seconds, 2),
                 "ratio": round(theirs / seconds, 2),
-                "target": targets[peer],
+                "target": targets.get(peer),
                 "largest difference": max(abs(a - b) for a, b in zip(scores, their_scores, strict=True)),
             }
             sys.stderr.write(f"{row}\n")
             made.append(row)
+    for scorer in everywhere.values():
+        scorer.close()
     return made
 
 
@@ -104,8 +110,11 @@ def efficiency(folder: Path, shape: str) -> dict[str, float]:
     plan = model.engine.plan(talks)
     text = time.perf_counter() - started
     products, attended = products_per_token(shape), attention_pairs(plan)
-    limit = product_rate(shape)
-    seconds = min(timed(lambda *_: model.engine.hidden(plan), batch)[0] for _ in range(3))
+    rates, runs = [], []
+    for _ in range(5):  # in turns, because the machine's own rate moves
+        rates.append(product_rate(shape))
+        runs.append(timed(lambda *_: model.engine.hidden(plan), batch)[0])
+    limit, seconds = median(rates), median(runs)
     work = plan.tree.tokens * products + attended * attention_per_pair(shape)
     return {
         "tokens computed": plan.tree.tokens,
@@ -169,6 +178,9 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="a small model, once: minutes instead of half an hour")
     parser.add_argument("--repeats", type=int, default=3, help="turns that every scorer takes")
     parser.add_argument("--only", default="", help="only works whose name has this word")
+    parser.add_argument(
+        "--vllm", metavar="PYTHON", help="interpreter of an environment with vLLM, to run its server too"
+    )
     asked = parser.parse_args()
     torch.set_num_threads(2)
     transformers.logging.set_verbosity_error()
@@ -180,7 +192,7 @@ def main() -> None:
         "versions": {"torch": torch.__version__, "transformers": transformers.__version__, "trl": trl.__version__},
         "repeats": asked.repeats,
         "efficiency": efficiency(folder, shape),
-        "rows": rows(folder, asked.quick, asked.only, asked.repeats),
+        "rows": rows(folder, asked),
     }
     text = json.dumps(report, indent=1) + "\n"
     sys.stdout.write(text)

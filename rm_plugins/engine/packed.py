@@ -23,10 +23,10 @@ from rm_plugins.engine.padded import accepted
 
 NAME = "rm_plugins_packed"
 _SCORES = 2**24
-"""Most scores, or mask entries, that are held at once where they are held at all."""
+"""Most scores that are held at once where they are held at all."""
 
-_SHARED_MASK = 2**20
-"""Entries of a mask that is small enough to be kept for the other layers."""
+_BLOCK, _BLOCK_CPU = 512, 128
+"""Queries that attend at once where a mask is needed: what it hides is computed, and a block's own mask hides least."""
 
 
 class Rule(NamedTuple):
@@ -47,13 +47,13 @@ class PackedPass:
         self._pack = Pack(0, 0)
         self._spans: list[tuple[int, int]] = []
         self._paths: list[list[int]] = []
-        self._masks: dict[tuple[int, int, int | None], Tensor] = {}
+        self._edges: dict[tuple[int | None, torch.device], Tensor] = {}
         self.windowed: set[int] = set()
 
     def forward(self, pack: Pack) -> Tensor:
         """Final hidden states (tokens of the pack, hidden)."""
         segments = self._plan.tree.segments[pack.first : pack.stop]
-        self._pack, self._masks = pack, {}
+        self._pack = pack
         self._spans = list(pairwise(accumulate(map(len, segments), initial=0)))
         self._paths = [self._plan.tree.path(index) for index in range(pack.first, pack.stop)]
         ids = [i for s in segments for i in self._plan.sequences[s.row][s.start : s.stop]]
@@ -94,7 +94,9 @@ class PackedPass:
         windowed = rule.window is not None and keys > rule.window
         if rule.cap is None and not windowed and (queries == 1 or queries == keys):
             return _dot_product(query, key, value, rule, None, causal=queries > 1)
-        step = max(1, _SCORES // (keys * (query.shape[1] if rule.cap else 1)))
+        step = _BLOCK_CPU if query.is_cpu else _BLOCK
+        if rule.cap is not None:
+            step = max(1, min(step, _SCORES // (keys * query.shape[1])))
         blocks = []
         for start in range(0, queries, step):
             stop = min(start + step, queries)
@@ -107,16 +109,24 @@ class PackedPass:
         return blocks[0] if len(blocks) == 1 else torch.cat(blocks, 2)
 
     def _mask(self, queries: int, keys: int, window: int | None, like: Tensor) -> Tensor:
-        """What is added to scores (queries, keys): a query sees up to itself, and with a window only that many."""
-        shape = queries, keys, window
-        if shape in self._masks:
-            return self._masks[shape].to(like.device)
-        seen = torch.ones(queries, keys, dtype=torch.bool, device=like.device).tril(keys - queries)
-        seen = seen if window is None else seen.triu(keys - queries - window + 1)
-        mask = torch.zeros_like(seen, dtype=like.dtype).masked_fill(~seen, torch.finfo(like.dtype).min)
-        if mask.numel() <= _SHARED_MASK:  # layers and segments of one shape share it
-            self._masks[shape] = mask
-        return mask
+        """What is added to scores (queries, keys): a query sees up to itself, and with a window only that many.
+
+        Every such mask is a cut of one with more rows and columns, which all layers, segments and packs share.
+        """
+        edge = self._edges.get((window, like.device))
+        if edge is None or edge.shape[1] - edge.shape[0] < keys - queries:
+            edge = self._edges[window, like.device] = _edge(keys, window, like)
+        first = edge.shape[1] - edge.shape[0] - (keys - queries)
+        mask = edge[:queries, first : first + keys]
+        return mask if like.is_cpu else mask.clone()  # kernels of accelerators want memory that is aligned
+
+
+def _edge(keys: int, window: int | None, like: Tensor) -> Tensor:
+    """The largest mask for so many keys: as many rows as a block has queries, and their keys and all before."""
+    queries = _BLOCK_CPU if like.is_cpu else _BLOCK
+    seen = torch.ones(queries, keys + queries, dtype=torch.bool, device=like.device).tril(keys)
+    seen = seen if window is None else seen.triu(keys - window + 1)
+    return torch.zeros_like(seen, dtype=like.dtype).masked_fill(~seen, torch.finfo(like.dtype).min)
 
 
 def _dot_product(

@@ -24,7 +24,7 @@ from rm_plugins.text.encoder import Encoded
 
 logger = logging.getLogger(__name__)
 
-_IN_FLIGHT, _IN_FLIGHT_CPU = 16_384, 2_048
+_IN_FLIGHT, _IN_FLIGHT_CPU = 16_384, 1_024
 """Tokens of a pass: enough to fill a GPU; on a CPU few enough for the caches (see benchmarks)."""
 _LEAST_PACK = 64
 Where: TypeAlias = list[tuple[int, int]]
