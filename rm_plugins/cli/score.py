@@ -24,7 +24,7 @@ def score_file(
 ) -> None:
     """Scores conversations; a stopped run continues where it was, and the file comes out the same.
 
-    Under `accelerate launch` the processes share the work.
+    Under `accelerate launch` or `torchrun` the processes share the work.
 
     Exit code 1 means that some rows have no score; each is named on stderr and has its cause in the result.
     """

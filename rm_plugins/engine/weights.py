@@ -13,6 +13,7 @@ from rm_plugins.checkpoint import Checkpoint, bare_name, weight_files
 from rm_plugins.engine.quiet import quiet_transformers
 from rm_plugins.errors import CheckpointError, HeadError, MissingExtraError, OptionError
 from rm_plugins.family import LoadSpec
+from rm_plugins.process import this_process
 from rm_plugins.records import Record
 
 _UNUSED = re.compile(r"^lm_head\.|(^|\.)inv_freq$|\.masked_bias$|\.attn\.bias$")
@@ -52,9 +53,7 @@ def placement(device: str | None) -> dict[str, Any]:
         OptionError: torch knows no such device here.
     """
     if device is None:
-        from accelerate import PartialState
-
-        device = str(PartialState().device)
+        device = str(this_process().device)
     try:
         torch.empty(0, device="cpu" if device == "auto" else device)
     except (RuntimeError, AssertionError) as error:

@@ -12,11 +12,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from accelerate import PartialState
-
 from rm_plugins.conversation import Conversation, from_trl
 from rm_plugins.errors import ConversationError, OptionError, ScoringError
 from rm_plugins.family import Score
+from rm_plugins.process import this_process
 from rm_plugins.reward.function import RewardFunction
 
 Row = Conversation | str
@@ -49,7 +48,7 @@ class ScoreFile:
         if not self._lines:
             raise OptionError(f"{source} is empty; it needs one JSON object per line.")
         self._target, self._reward, self._chunk = target, reward, chunk
-        state = PartialState()  # of accelerate: one process, unless a launcher started several together
+        state = this_process()
         self._process: int = state.process_index
         self._processes: int = state.num_processes
         self.total = len(self._lines)
@@ -73,7 +72,7 @@ class ScoreFile:
             file.write("".join(json.dumps(result) + "\n" for result in results))
 
     def _score_together(self, lines: list[tuple[int, bytes]]) -> list[dict[str, Any]]:
-        """Under `accelerate launch` each process scores one chunk of the round; all get all results, in order."""
+        """Under a launcher each process scores one chunk of the round; all get all results, in order."""
         from accelerate.utils import gather_object
 
         mine = lines[self._process * self._chunk : (self._process + 1) * self._chunk]
@@ -84,7 +83,7 @@ class ScoreFile:
 
     @property
     def is_main(self) -> bool:
-        """Whether this process writes the file; under `accelerate launch` one does."""
+        """Whether this process writes the file; under a launcher one does."""
         return self._process == 0
 
     def summary(self) -> dict[str, Any]:
