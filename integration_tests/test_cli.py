@@ -156,7 +156,16 @@ def test_two_processes_write_the_file_of_one(model, tmp_path):
     alone, together = tmp_path / "alone.jsonl", tmp_path / "together.jsonl"
     arguments = ["score", model, str(file), "--device", "cpu", "--chunk", "2", "--out"]
     assert command(*arguments, alone).exit_code == 0
-    launch = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "-m", "rm_plugins"]
+    launch = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc_per_node",
+        "2",
+        "-m",
+        "rm_plugins",
+    ]
     result = subprocess.run([*launch, *arguments, together], capture_output=True, text=True, timeout=300)
     assert result.returncode == 0, result.stderr[-2000:]
     rows = [[json.loads(line) for line in path.read_text().splitlines()] for path in (alone, together)]

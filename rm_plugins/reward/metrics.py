@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from rm_plugins.family import Score
@@ -17,21 +18,20 @@ def summarize(scores: Sequence[Score], lengths: Sequence[int]) -> dict[str, floa
         lengths: length of each answer: policy tokens if known, else characters.
 
     Returns:
-        `truncated`, `empty`, `control_tokens`, `failed`; `length_correlation` (Pearson, in [-1, 1]) where at least two
-        rewards and two lengths differ.
+        `truncated`, `empty`, `control_tokens`, `failed`; `length_correlation` (Pearson, in [-1, 1]; NaN unless at least
+        two rewards and two lengths differ). The names never depend on the batch: TRL before 1.16 gathers every metric
+        over its processes, and waits forever for one that only some of them log.
     """
     shares = {flag: sum(flag in score.flags for score in scores) / len(scores) for flag in SHARES}
     shares["failed"] = sum(score.value is None for score in scores) / len(scores)
     pairs = [(s.value, float(n)) for s, n in zip(scores, lengths, strict=True) if s.value is not None]
-    if (correlation := _pearson(pairs)) is not None:
-        shares["length_correlation"] = correlation
-    return shares
+    return shares | {"length_correlation": _pearson(pairs)}
 
 
-def _pearson(pairs: Sequence[tuple[float, float]]) -> float | None:
+def _pearson(pairs: Sequence[tuple[float, float]]) -> float:
     import numpy as np
 
     rewards, lengths = np.array(pairs, dtype=float).reshape(-1, 2).T
     if len(rewards) < 2 or np.ptp(rewards) == 0 or np.ptp(lengths) == 0:
-        return None
+        return math.nan
     return float(np.corrcoef(rewards, lengths)[0, 1])
