@@ -150,29 +150,6 @@ def test_a_result_with_rows_in_the_wrong_place_is_never_continued(model, tmp_pat
         ScoreFile(file, tmp_path / "out", reward, chunk=2)
 
 
-@pytest.mark.slow
-def test_two_processes_write_the_file_of_one(model, tmp_path):
-    file = write(tmp_path / "in.jsonl", *[chat("dog " * n) for n in range(11)])
-    alone, together = tmp_path / "alone.jsonl", tmp_path / "together.jsonl"
-    arguments = ["score", model, str(file), "--device", "cpu", "--chunk", "2", "--out"]
-    assert command(*arguments, alone).exit_code == 0
-    launch = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        "--nproc_per_node",
-        "2",
-        "-m",
-        "rm_plugins",
-    ]
-    result = subprocess.run([*launch, *arguments, together], capture_output=True, text=True, timeout=300)
-    assert result.returncode == 0, result.stderr[-2000:]
-    rows = [[json.loads(line) for line in path.read_text().splitlines()] for path in (alone, together)]
-    assert [row["line"] for row in rows[1]] == list(range(1, 12))
-    assert [row["score"] for row in rows[0]] == pytest.approx([row["score"] for row in rows[1]], abs=1e-6)
-
-
 def test_a_result_of_another_run_is_never_continued(model, tmp_path):
     file = write(tmp_path / "in.jsonl", chat("dog"))
     reward = load_reward(model, device="cpu")

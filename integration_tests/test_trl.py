@@ -1,11 +1,7 @@
 """Real trainers, a few real steps, a policy whose tokenizer differs from the reward model's."""
 
 import importlib.metadata
-import json
 import math
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -282,18 +278,3 @@ def test_ppo_trains_on_the_same_numbers(tmp_path, policy, rewards):
     assert sum(logged) / len(logged) == pytest.approx(sum(values) / len(values), abs=1e-3)
     questions = {messages[0]["content"] for talks, _ in seen for messages in talks}
     assert questions <= set(PROMPTS)
-
-
-@pytest.mark.slow
-def test_two_training_processes_get_the_numbers_of_one(tmp_path, builder):
-    script = Path(__file__).with_name("launched_training.py")
-    policy, model = builder.policy(), str(builder.classifier("llama", "llama"))
-    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", str(script)]
-    result = subprocess.run([*launch, policy, model, tmp_path], capture_output=True, text=True, timeout=300)
-    assert result.returncode == 0, result.stderr[-2000:]
-    ranks = [[json.loads(line) for line in (tmp_path / f"rank-{n}.jsonl").read_text().splitlines()] for n in (0, 1)]
-    assert [len(calls) for calls in ranks] == [2, 2]
-    assert ranks[0] != ranks[1]
-    prompts, completions, values = ([x for calls in ranks for call in calls for x in call[part]] for part in range(3))
-    alone = load_reward(model, device="cpu").score(from_trl(prompts, completions))
-    assert values == pytest.approx([score.value for score in alone], abs=1e-6)
