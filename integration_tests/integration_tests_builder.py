@@ -48,11 +48,17 @@ STYLES = {
     "mistral": (MISTRAL, "<s>", "</s>", None, ["[INST]", "[/INST]"]),
 }
 
+OTHERS = {
+    "athene": (LLAMA, "<|bos|>", "<|eot|>", "<|pad|>", ["<|start|>", "<|end|>", "<|cls|>"]),
+    "plain": (None, "<s>", "</s>", None, ["<unk>"]),
+}
+"""Styles of models whose records say more of the text: a token behind it, or all of it."""
+
 
 @cache
 def tokenizer(style, pad="own"):
     """A byte-level BPE tokenizer trained on a few lines; adds a BOS of its own where the style has one."""
-    template, bos, eos, own_pad, more = STYLES[style]
+    template, bos, eos, own_pad, more = (STYLES | OTHERS)[style]
     specials = [token for token in (own_pad, bos, eos, *more) if token]
     backend = Tokenizer(models.BPE())
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -73,6 +79,7 @@ def tokenizer(style, pad="own"):
         bos_token=bos,
         eos_token=eos,
         pad_token=eos if pad == "eos" else own_pad,
+        cls_token="<|cls|>" if "<|cls|>" in more else None,
         extra_special_tokens=more,
     )
     made.chat_template = template

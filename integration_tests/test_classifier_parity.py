@@ -10,7 +10,8 @@ from rm_plugins.records import records
 
 STYLE = {"gemma": "gemma", "gemma2": "gemma", "llama": "llama", "mistral": "mistral", "qwen3": "chatml"}
 REAL = {"gemma": "gemma2", "gemma2": "gemma2", "llama": "llama3_1", "mistral": "mistral_v1", "qwen3": "qwen3"}
-CLASSIFIERS = [record for record in records().values() if record.family == "sequence_classifier"]
+VARIATIONS = ("infly/", "Qwen/", "Nexusflow/")  # other heads, see test_family_parity
+CLASSIFIERS = [r for r in records().values() if r.family == "sequence_classifier" and not r.id.startswith(VARIATIONS)]
 CHAT = [
     {"role": "user", "content": "Can you pretend to be me while I am out, 10 minutes?"},
     {"role": "assistant", "content": "Sorry, I would rather not. The lazy dog could."},

@@ -18,7 +18,8 @@ from rm_plugins.engine.runner import Engine
 from rm_plugins.engine.store import ScoreStore
 from rm_plugins.engine.vocabulary import VocabularyHead
 from rm_plugins.errors import CheckpointError, OptionError
-from rm_plugins.text.encoder import ChatEncoder, Encoded, TextRules
+from rm_plugins.text.encoder import ChatEncoder, Encoded
+from rm_plugins.text.rules import TextRules
 
 CHAT = [{"role": "user", "content": "quick fox?"}, {"role": "assistant", "content": "lazy dog"}]
 

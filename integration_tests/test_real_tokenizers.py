@@ -4,7 +4,8 @@ import pytest
 from transformers import AutoTokenizer
 
 from rm_plugins.conversation import Conversation
-from rm_plugins.text.encoder import ChatEncoder, TextRules
+from rm_plugins.text.encoder import ChatEncoder
+from rm_plugins.text.rules import TextRules
 
 NAMES = ["gemma2", "llama2", "llama3_1", "mistral_v1", "mistral_v3", "phi3", "qwen2_5", "qwen3", "deepseek_v3"]
 

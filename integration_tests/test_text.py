@@ -9,7 +9,8 @@ from integration_tests_builder import STYLES, tokenizer
 
 from rm_plugins.conversation import Conversation, from_trl
 from rm_plugins.errors import ConversationError, OptionError, TextError
-from rm_plugins.text.encoder import ChatEncoder, TextRules
+from rm_plugins.text.encoder import ChatEncoder
+from rm_plugins.text.rules import TextRules
 
 ANY_STYLE = pytest.mark.parametrize("style", sorted(STYLES))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +15,8 @@ from rm_plugins.errors import CheckpointError
 from rm_plugins.packaged import how_to_get, packaged_folder
 
 _SMALL_FILES = ("config.json", "adapter_config.json", "tokenizer_config.json")
-_BLOCKS = {"layers", "h", "layer", "block", "blocks"}
+_BLOCK = re.compile(r"(^|\.)(layers|h|layer|block|blocks)\.\d+\.\w+\.")
+"""A module inside a numbered block; a stack of plain layers is a head."""
 _PARTS_OF_BACKBONE = {"embed_tokens", "norm", "wte", "wpe", "ln_f", "embeddings", "encoder", "rotary_emb"}
 _ADAPTER_PREFIX = "base_model.model."
 
@@ -52,6 +54,11 @@ class Checkpoint:
         nested = self.config.get("text_config")
         return nested if isinstance(nested, Mapping) else self.config
 
+    @property
+    def hidden_size(self) -> int:
+        """Width of the backbone's states."""
+        return int(self.text_config["hidden_size"])
+
     def base(self) -> Checkpoint:
         """The checkpoint that holds the backbone: an adapter's base, or this one.
 
@@ -71,7 +78,7 @@ class Checkpoint:
         Names are as the model would call them: an adapter's wrapping is taken off.
         """
         tensors = {bare_name(name): shape for name, shape in self.tensors.items()}
-        blocks = {name.split(".")[0] for name in tensors if _BLOCKS & set(name.split(".")[:-2])}
+        blocks = {name.split(".")[0] for name in tensors if _BLOCK.search(name)}
         known = _PARTS_OF_BACKBONE | blocks | {"lm_head"}
         return {n: s for n, s in tensors.items() if n.split(".")[0] not in known and ".lora_" not in n}
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, get_args, runtime_checkable
 
 from rm_plugins.conversation import Conversation
-from rm_plugins.errors import OptionError
+from rm_plugins.errors import HeadError, OptionError, WrongFamilyError
 
 if TYPE_CHECKING:
     from rm_plugins.checkpoint import Checkpoint
@@ -63,7 +63,10 @@ class Explanation:
 
 @runtime_checkable
 class RewardModel(Protocol):
-    """A loaded reward model. `explain` is optional."""
+    """A loaded reward model.
+
+    Optional: `explain(conversation) -> Explanation`, and `parts`, the names of the parts that its scores always have.
+    """
 
     def score(self, conversations: Sequence[Conversation], progress: Progress | None = None) -> list[Score]:
         """Scores every conversation, in order, exactly one `Score` each."""
@@ -96,10 +99,40 @@ class LoadSpec:
     max_length: int | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
 
+    def knowing(self, **facts: Any) -> LoadSpec:
+        """The same with more facts in its record, for what a family reads from the checkpoint itself."""
+        return replace(self, record=self.record and self.record.model_copy(update=facts))
+
+    def fitting(self, family: str, fits: Callable[[Checkpoint], Fit]) -> Checkpoint:
+        """The checkpoint, if the family reads it.
+
+        Raises:
+            HeadError: there is no checkpoint, or it has no head at all.
+            WrongFamilyError: its tensors are another family's.
+        """
+        if self.checkpoint is None:
+            raise HeadError(f"Family {family!r} reads checkpoints, and {self.target!r} is none.")
+        if not (fit := fits(self.checkpoint)).ok:
+            made_for = f" (made for {self.checkpoint.architecture})" if self.checkpoint.architecture else ""
+            error = WrongFamilyError if self.checkpoint.heads() else HeadError
+            raise error(f"Family {family!r} does not read {self.checkpoint.name}{made_for}: {fit.why}.")
+        return self.checkpoint
+
 
 def _never(checkpoint: Checkpoint) -> Fit:
     return Fit(False, "this family does not read checkpoints")
 
+
+LOCAL_OPTIONS = {
+    "text": "card (the model card's text) or rewardbench (what RewardBench writes, where it differs)",
+    "bos": "BOS policy: keep, strip_prefix, strip_all, none, template",
+    "eos": "end of the text: template, or append for exactly one end-of-sequence token",
+    "pooling": "token to read: last, last_non_pad (the stock rule), before_first_pad",
+    "system": "system turns: template, merge, drop, error",
+    "reasoning": "<think> blocks in the answer: keep, strip",
+    "max_tokens_in_flight": "most tokens in one forward pass; by default what suits the device",
+}
+"""Options of every family that writes conversations as text for a model that runs here."""
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 

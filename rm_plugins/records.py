@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import logging
 import tomllib
 from functools import cache
 from importlib.resources import files
@@ -13,9 +14,11 @@ from pydantic import BaseModel, ConfigDict
 from rm_plugins.checkpoint import Checkpoint
 from rm_plugins.errors import UnknownModelError
 
+logger = logging.getLogger(__name__)
+
 BosPolicy: TypeAlias = Literal["keep", "strip_prefix", "strip_all", "none", "template", "derive"]
 EosPolicy: TypeAlias = Literal["template", "append"]
-Pooling: TypeAlias = Literal["last", "last_non_pad"]
+Pooling: TypeAlias = Literal["last", "last_non_pad", "before_first_pad"]
 SystemPolicy: TypeAlias = Literal["template", "merge", "drop", "error"]
 
 
@@ -30,6 +33,10 @@ class Record(BaseModel):
         eos: "template" leaves the end as the template wrote it; "append" ends it in exactly one end-of-sequence token.
         pooling: which token is read.
         system: what to do with a system turn; "template" passes it if the template has the role and merges it if not.
+        template: chat template of a card that writes its text by hand; None for the tokenizer's own.
+        suffix: token that ends the text, whatever the template wrote.
+        pad_id: pad that pooling looks for; None for the config's.
+        rewardbench: facts that differ where RewardBench writes the text.
         sign: 1 if higher is better, -1 for a cost model.
         sources: fact -> where it was read.
         assumed: facts that were derived, one sentence each.
@@ -47,6 +54,10 @@ class Record(BaseModel):
     eos: EosPolicy = "template"
     pooling: Pooling = "last"
     system: SystemPolicy = "template"
+    template: str | None = None
+    suffix: str = ""
+    pad_id: int | None = None
+    rewardbench: dict[str, str] = {}
     max_length: int | None = None
     sign: Literal[1, -1] = 1
     licence: str = "unverified"
@@ -114,3 +125,20 @@ def derive(checkpoint: Checkpoint) -> Record:
         max_length=config.get("max_position_embeddings"),
         assumed=tuple(assumed),
     )
+
+
+def as_published(facts: Record, family: str) -> Record:
+    """A derived record with the text of the family's published models, if those on its backbone agree on one.
+
+    Their cards write the text by hand, so an unknown model of the family was made for that text too, or for none.
+    """
+    models = [r for r in records().values() if r.family == family and r.backbone == facts.backbone]
+    texts = {(r.template, r.bos, r.eos, r.pooling, r.pad_id) for r in models}
+    if len(texts) != 1 or models[0].template is None:
+        return facts
+    chosen = models[0].model_dump(include={"template", "rewardbench", "bos", "eos", "pooling", "pad_id"})
+    rest = tuple(fact for fact in facts.assumed if fact.split(":")[0] not in chosen)
+    logger.warning(
+        "%s has no record: its text is written by hand as for %s; record= says what it is", facts.id, models[0].id
+    )
+    return facts.model_copy(update=chosen | {"assumed": (f"text: as for {models[0].id}, by hand", *rest)})

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from torch import Tensor
 
+from rm_plugins.checkpoint import Checkpoint
 from rm_plugins.conversation import Conversation
+from rm_plugins.engine.heads import stack
 from rm_plugins.engine.runner import Engine
 from rm_plugins.engine.store import ScoreStore
-from rm_plugins.errors import ConversationError, TextError
-from rm_plugins.family import Explanation, Progress, Score
-from rm_plugins.text.encoder import Encoded
+from rm_plugins.engine.weights import load_backbone, read_tensors
+from rm_plugins.errors import CheckpointError, ConversationError, TextError
+from rm_plugins.family import Explanation, LoadSpec, Progress, Score
+from rm_plugins.text.encoder import ChatEncoder, Encoded
+from rm_plugins.text.locate import Locate
+from rm_plugins.text.rules import rules_for
 
 Head: TypeAlias = Callable[[Tensor], Score]
 """Takes the float32 hidden states (positions, hidden) of one conversation and returns its score, without flags."""
@@ -40,9 +45,10 @@ class LocalModel:
     Identical conversations of a call are encoded and scored once. With a store, what it holds is not computed again.
     """
 
-    def __init__(self, encoder: Encoder, engine: Engine, head: Head) -> None:
+    def __init__(self, encoder: Encoder, engine: Engine, head: Head, parts: Sequence[str] = ()) -> None:
         self.encoder = encoder
         self.engine = engine
+        self.parts = tuple(parts)
         self.store: ScoreStore | None = None
         self._head = head
 
@@ -77,6 +83,67 @@ class LocalModel:
             return self.encoder.encode(conversation)
         except (TextError, ConversationError) as error:
             return Score(None, flags=frozenset({"failed"}), error=str(error))
+
+
+def local_model(
+    spec: LoadSpec,
+    backbone: Any,
+    tokenizer: Any,
+    head: Head,
+    *,
+    locate: Locate | None = None,
+    parts: Sequence[str] = (),
+) -> LocalModel:
+    """A reward model of a backbone and a head, its text made by the record's rules.
+
+    Args:
+        spec: what was asked for; its options are those of `LOCAL_OPTIONS`.
+        backbone: a transformers model without a head.
+        tokenizer: the model's own.
+        head: turns the states that are read into a score; a record whose sign is -1 negates its value.
+        locate: the positions to read, where it is not the one that the record pools.
+        parts: names of the parts of its scores.
+    """
+    rules = rules_for(spec, backbone.config.get_text_config())
+    engine = Engine(backbone, max_tokens_in_flight=spec.options.get("max_tokens_in_flight"))
+    signed: Head = head if spec.record is None or spec.record.sign > 0 else lambda hidden: _negated(head(hidden))
+    return LocalModel(ChatEncoder(tokenizer, rules, locate), engine, signed, parts)
+
+
+def stack_model(
+    spec: LoadSpec, names: Collection[str], prefix: str, key_mapping: Mapping[str, str] | None = None
+) -> LocalModel:
+    """A backbone under a stack of linear layers with ReLU between, read at the position that the record pools.
+
+    Args:
+        spec: what was asked for, with a checkpoint.
+        names: the head's tensors.
+        prefix: what their names begin with, up to the number of the layer.
+        key_mapping: see `load_backbone`.
+    """
+    assert spec.checkpoint
+    head = stack(read_tensors(spec.checkpoint, set(names)), prefix, spec.checkpoint.hidden_size)
+    backbone = load_backbone(spec, names, key_mapping)
+    return local_model(spec, backbone, load_tokenizer(spec.checkpoint), lambda hidden: Score(head(hidden).item()))
+
+
+def load_tokenizer(*owners: Checkpoint) -> Any:
+    """The tokenizer of the first checkpoint that has one.
+
+    Raises:
+        CheckpointError: it does not load.
+    """
+    from transformers import AutoTokenizer
+
+    own = next((owner for owner in owners if owner.tokenizer), owners[-1])
+    try:
+        return AutoTokenizer.from_pretrained(own.folder, trust_remote_code=False)
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{own.name} has no tokenizer that loads; save it in its folder: {error}") from error
+
+
+def _negated(score: Score) -> Score:
+    return replace(score, value=None if score.value is None else -score.value)
 
 
 def _flagged(score: Score, encoded: Encoded) -> Score:

@@ -73,6 +73,28 @@ def load_classifier(auto_class: Any, spec: LoadSpec, base: Checkpoint, width: in
         width: outputs of the head.
         head: bare name of the head's weight, which may come from elsewhere.
     """
+    model = _load(auto_class, spec, base, {head}, num_labels=width)
+    return put_adapter(model, spec.checkpoint) if spec.checkpoint and spec.checkpoint.adapter else model
+
+
+def load_backbone(
+    spec: LoadSpec, heads: Iterable[str], key_mapping: Mapping[str, str] | None = None, **config: Any
+) -> Any:
+    """Loads a stock backbone without a head and refuses any weight it lacks, or leaves out beside the heads.
+
+    Args:
+        spec: what to load.
+        heads: names of the tensors that the family reads itself.
+        key_mapping: patterns of tensor names -> what transformers calls them.
+        config: settings that override the checkpoint's.
+    """
+    from transformers import AutoModel
+
+    assert spec.checkpoint
+    return _load(AutoModel, spec, spec.checkpoint, set(heads), key_mapping=dict(key_mapping or {}), **config)
+
+
+def _load(auto_class: Any, spec: LoadSpec, base: Checkpoint, heads: set[str], **more: Any) -> Any:
     record = spec.record or Record(id=spec.target)
     dtype = torch_dtype(record.dtype)
     place = placement(spec.device)
@@ -82,23 +104,30 @@ def load_classifier(auto_class: Any, spec: LoadSpec, base: Checkpoint, width: in
         ):  # what it would print of missing weights is checked below, and is an error or the head's own
             model, info = auto_class.from_pretrained(
                 base.with_weights(),
-                num_labels=width,
                 dtype=dtype,
                 attn_implementation=record.attn_implementation,
                 output_loading_info=True,
                 trust_remote_code=False,
                 use_safetensors=True,
                 **place,
+                **more,
             )
     except (OSError, ValueError, RuntimeError, ImportError, KeyError) as error:
         raise CheckpointError(f"{base.name} cannot be loaded as {auto_class.__name__}: {error}") from error
-    refuse_unloaded(base.name, info, {head})
-    return put_adapter(model, spec.checkpoint) if spec.checkpoint and spec.checkpoint.adapter else model
+    refuse_unloaded(base.name, info, heads)
+    return model
 
 
 def refuse_unloaded(name: str, info: Mapping[str, Any], allowed: set[str]) -> None:
-    """Raises HeadError for weights that transformers had to make up, and CheckpointError for those it left out."""
-    left_out = [key for key in info.get("unexpected_keys", ()) if not _UNUSED.search(str(key))]
+    """Raises HeadError for weights that transformers had to make up, and CheckpointError for those it left out.
+
+    Args:
+        name: what the user called the checkpoint.
+        info: transformers' loading info.
+        allowed: tensors that the family reads itself.
+    """
+    unexpected = set(map(str, info.get("unexpected_keys", ()))) - allowed
+    left_out = [key for key in unexpected if not _UNUSED.search(key)]
     if left_out:
         raise CheckpointError(
             f"{name} has weights that its architecture does not use: {_some(left_out)}. Without them the number would "

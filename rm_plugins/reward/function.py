@@ -161,7 +161,7 @@ class RewardFunction:
                 lengths = [0 if s.value is None else len(c.answer) for s, c in zip(scores, conversations, strict=True)]
             else:
                 lengths = [len(ids) for ids in completion_ids]
-            for name, value in summarize(scores, lengths).items():
+            for name, value in summarize(scores, lengths, getattr(self.load(), "parts", ())).items():
                 log_metric(f"{self.__name__}/{name}", value)
         # Online DPO passes trainer_state and no log_metric; it adds up None as 0, which would be a made-up reward.
         knows_none = log_metric is not None or "trainer_state" not in columns

@@ -62,10 +62,10 @@ def resolve(
     facts = known or records.derive(checkpoint)
     _check_backbone(checkpoint, facts)
     if family or facts.family:
-        chosen = catalog.get(family or facts.family or "")
-        return Resolved(chosen, model, checkpoint, facts, "you named it" if family else "its record names it")
-    chosen, why = _best(checkpoint, catalog)
-    return Resolved(chosen, model, checkpoint, facts, why)
+        chosen, why = catalog.get(family or facts.family or ""), "you named it" if family else "its record names it"
+    else:
+        chosen, why = _best(checkpoint, catalog)
+    return Resolved(chosen, model, checkpoint, known or records.as_published(facts, chosen.name), why)
 
 
 def _suggestion(model: str, catalog: Catalog) -> str:
@@ -108,8 +108,13 @@ def _verdict(family: Family, checkpoint: Checkpoint) -> Fit:
 
 def _best(checkpoint: Checkpoint, catalog: Catalog) -> tuple[Family, str]:
     verdicts = fits(checkpoint, catalog)
-    for family in catalog.families():
-        if verdicts[family.name].ok:
-            return family, verdicts[family.name].why
+    good = [family for family in catalog.families() if verdicts[family.name].ok]
+    if len(good) > 1:
+        raise WrongFamilyError(
+            f"{checkpoint.name} could be of family {' or '.join(repr(family.name) for family in good)}; say which with "
+            "family=, or which published model it is with record=."
+        )
+    if good:
+        return good[0], verdicts[good[0].name].why
     reasons = "; ".join(f"{name}: {fit.why}" for name, fit in verdicts.items()) or "no family is installed"
     raise WrongFamilyError(f"No installed family reads {checkpoint.name}. {reasons}.")

@@ -27,13 +27,13 @@ class ControlTokens:
 
     Args:
         tokenizer: a transformers tokenizer with a fast backend.
-        template_ids: ids of a conversation rendered from harmless text, to see what the template writes; what it would
-            write for others, such as tool results, is looked for in its source.
+        template_ids: ids of a conversation rendered from harmless text, to see what the template writes.
+        source: the template; what it would write for other conversations, such as tool results, is looked for in it.
     """
 
-    def __init__(self, tokenizer: Any, template_ids: Iterable[int] = ()) -> None:
+    def __init__(self, tokenizer: Any, template_ids: Iterable[int] = (), source: str = "") -> None:
         self._tokenizer = tokenizer
-        written, source = set(template_ids), str(tokenizer.chat_template or "")
+        written = set(template_ids)
         added = [(i, t) for i, t in tokenizer.added_tokens_decoder.items() if not t.content.isspace()]
         names = {t.content for i, t in added if t.special or i in written or t.content in source}
         self.names: frozenset[str] = frozenset(n for n in names - _CONTENT if not _is_word(tokenizer, n))

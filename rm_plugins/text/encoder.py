@@ -6,16 +6,18 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any
 
 from rm_plugins.conversation import Conversation, Message
-from rm_plugins.errors import OptionError, TextError
+from rm_plugins.errors import TextError
 from rm_plugins.family import Explanation
-from rm_plugins.records import BosPolicy, EosPolicy, Pooling, SystemPolicy
+from rm_plugins.records import BosPolicy
 from rm_plugins.text.bos import apply_bos, derive_policy, leading_bos
 from rm_plugins.text.control import ControlTokens
-from rm_plugins.text.reasoning import Reasoning, strip_reasoning
+from rm_plugins.text.locate import Locate
+from rm_plugins.text.reasoning import strip_reasoning
 from rm_plugins.text.roles import fit_roles
+from rm_plugins.text.rules import TextRules
 from rm_plugins.text.template import ChatTemplate, map_texts, texts_of
 from rm_plugins.text.truncate import shorten
 
@@ -44,59 +46,38 @@ class Encoded:
     notes: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class TextRules:
-    """How one model's text is made; see `records.toml` for the policies.
-
-    Raises:
-        OptionError: a policy that does not exist, or a limit below 1.
-    """
-
-    bos: BosPolicy = "derive"
-    eos: EosPolicy = "template"
-    pooling: Pooling = "last"
-    system: SystemPolicy = "template"
-    reasoning: Reasoning = "keep"
-    max_length: int | None = None
-    pad_id: int | None = None
-
-    def __post_init__(self) -> None:
-        if not (self.max_length is None or (isinstance(self.max_length, int) and self.max_length > 0)):
-            raise OptionError(f"max_length={self.max_length!r} must be a whole number of at least 1.")
-        for name, kind in get_type_hints(TextRules).items():
-            allowed, value = get_args(kind), getattr(self, name)
-            if get_origin(kind) is Literal and value not in allowed:
-                raise OptionError(f"{name}={value!r} is none of {', '.join(allowed)}.")
-
-
 class ChatEncoder:
-    """Writes conversations with a tokenizer's chat template.
+    """Writes conversations with a chat template.
 
     Args:
         tokenizer: the reward model's own.
         rules: the record's rules.
+        locate: the positions to read, where it is not just the one that the rules pool.
 
     Raises:
-        TextError: the tokenizer has no chat template.
+        TextError: there is no chat template, or the suffix is no token of its own.
     """
 
-    def __init__(self, tokenizer: Any, rules: TextRules) -> None:
+    def __init__(self, tokenizer: Any, rules: TextRules, locate: Locate | None = None) -> None:
         self.tokenizer = tokenizer
         self.rules = rules
-        self._template = ChatTemplate(tokenizer)
+        self._template = ChatTemplate(tokenizer, rules.template)
+        self._locate = locate or (lambda ids, pooled: (pooled,))
+        if rules.suffix and len(tokenizer(rules.suffix, add_special_tokens=False)["input_ids"]) != 1:
+            raise TextError(f"The text must end in {rules.suffix!r}, which is no single token of this tokenizer.")
         self._head_ids = lru_cache(maxsize=_PROMPTS)(self._ids_of)
 
     @cached_property
     def _controls(self) -> ControlTokens:
-        ids = self.tokenizer(self._template.render(_PROBE), add_special_tokens=False)["input_ids"]
-        return ControlTokens(self.tokenizer, ids)
+        ids = self.tokenizer(self._render(_PROBE), add_special_tokens=False)["input_ids"]
+        return ControlTokens(self.tokenizer, ids, self._template.source)
 
     @cached_property
     def bos(self) -> BosPolicy:
         """The BOS policy in force."""
         if self.rules.bos != "derive":
             return self.rules.bos
-        return derive_policy(self.tokenizer, self._template.render(_PROBE))
+        return derive_policy(self.tokenizer, self._render(_PROBE))
 
     def encode(self, conversation: Conversation) -> Encoded:
         """Renders, guards, tokenizes and if need be shortens one conversation.
@@ -112,7 +93,8 @@ class ChatEncoder:
             flags |= {"truncated"}
         if not ids:
             raise TextError("The conversation became no tokens at all; there is nothing to read a score from.")
-        return Encoded(tuple(ids), (self._position(ids),), text, flags, self._notes(turns, ids))
+        at = self._locate(ids, self.rules.position(ids))
+        return Encoded(tuple(ids), at, text, flags, self._notes(turns, ids))
 
     def explain(self, conversation: Conversation) -> Explanation:
         """What the model will see of the conversation."""
@@ -137,15 +119,19 @@ class ChatEncoder:
             flags |= {"control_tokens"}
         return turns, flags
 
+    def _render(self, turns: Sequence[Message]) -> str:
+        text = self._template.render(turns)
+        return text if text.endswith(self.rules.suffix) else text + self.rules.suffix
+
     def _write(self, turns: Sequence[Message]) -> tuple[str, list[int]]:
         texts = texts_of(turns)
         bos = self.tokenizer.bos_token
         if not any(map(self._controls.found_in, texts)):
-            text, specials = apply_bos(self._template.render(turns), bos, self.bos)
+            text, specials = apply_bos(self._render(turns), bos, self.bos)
             return text, self._finished(self._tokenize(text, specials))
         mark = self._controls.mark_for(texts)
         broken = map_texts(turns, lambda text: self._controls.break_spellings(text, mark))
-        text, specials = apply_bos(self._template.render(broken), bos, self.bos)
+        text, specials = apply_bos(self._render(broken), bos, self.bos)
         ids = self._controls.encode_marked(text, mark, add_special_tokens=specials)
         return text.replace(mark, ""), self._finished(ids)
 
@@ -173,18 +159,12 @@ class ChatEncoder:
         eos = self.tokenizer.eos_token_id
         return [*ids, eos] if self.rules.eos == "append" and ids[-1:] != [eos] else ids
 
-    def _position(self, ids: Sequence[int]) -> int:
-        last = len(ids) - 1
-        if self.rules.pooling == "last":
-            return last
-        return next((i for i in range(last, -1, -1) if ids[i] != self.rules.pad_id), last)
-
     def _notes(self, turns: Sequence[Message], ids: Sequence[int]) -> tuple[str, ...]:
         bos = leading_bos(list(ids), self.tokenizer.bos_token_id)
         notes = [f"BOS policy {self.bos!r}: the text starts with {bos} BOS."]
         if turns[0]["role"] != "system" and "system" in self._template.added_system:
             added = self._template.added_system
             notes.append(f"The template added text before the first turn: {added!r}.")
-        if (position := self._position(ids)) != len(ids) - 1:
-            notes.append(f"The text ends in the pad token, so position {position} of {len(ids)} is read.")
+        if (position := self.rules.position(ids)) != len(ids) - 1:
+            notes.append(f"The text has the pad token in it, so position {position} of {len(ids)} is read.")
         return tuple(notes)

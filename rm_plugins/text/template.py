@@ -23,7 +23,7 @@ def _with_frozen_clock(template: str) -> str:
 
 
 class ChatTemplate:
-    """Renders messages with the tokenizer's own template.
+    """Renders messages with a template: the tokenizer's own, unless another one is given.
 
     The clock stands still, so that a template which writes the date gives the same text on any day.
 
@@ -31,14 +31,14 @@ class ChatTemplate:
         TextError: the tokenizer has no chat template, or the template refuses the messages.
     """
 
-    def __init__(self, tokenizer: Any) -> None:
-        if not getattr(tokenizer, "chat_template", None):
+    def __init__(self, tokenizer: Any, source: str | None = None) -> None:
+        if not (source or getattr(tokenizer, "chat_template", None)):
             raise TextError(
                 f"The tokenizer of {getattr(tokenizer, 'name_or_path', '')!r} has no chat template, so a conversation "
                 "cannot be written the way its reward model was trained. Set tokenizer.chat_template in its folder."
             )
         self._tokenizer = tokenizer
-        self._source = _with_frozen_clock(tokenizer.get_chat_template())
+        self.source = _with_frozen_clock(source or tokenizer.get_chat_template())
 
     def render(self, messages: Sequence[Message], *, add_generation_prompt: bool = False) -> str:
         """Text of the messages, as the model would see it."""
@@ -50,7 +50,7 @@ class ChatTemplate:
                     [dict(message) for message in messages],
                     tokenize=False,
                     add_generation_prompt=add_generation_prompt,
-                    chat_template=self._source,
+                    chat_template=self.source,
                 )
             )
         except (TemplateError, TypeError, ValueError, KeyError, IndexError) as error:
@@ -100,6 +100,11 @@ class ChatTemplate:
     def added_system(self) -> str:
         """What the template writes before the first turn when no system message is given, specials included."""
         return self.render([_turn("user", "U1"), _turn("assistant", "A1")]).split("U1U1")[0]
+
+    @cached_property
+    def turn_change(self) -> str:
+        """What stands between a user's words and the answer to them."""
+        return self.render([_turn("user", "U1"), _turn("assistant", "A1")]).split("U1U1")[1].split("A1A1")[0]
 
 
 def _turn(role: str, word: str) -> Message:
