@@ -1,10 +1,8 @@
-"""Starling-RM: `v_head.weight` on a Llama whose tensors are named `transformer.*`, `model.*` or both.
+"""Starling-RM-34B: `v_head.weight` on a Llama whose tensors are named `transformer.*` or `model.*`.
 
-Weights: Starling-RM-34B in safetensors. `v_head.weight` is (1, hidden), without a bias. The score is the raw output in
-float32 at the last token, or before the first pad if the text itself holds one: unbounded, higher is better. The cards
-write the text by hand: Llama 2's turns with the end of sequence before `[/INST]` for 7B, ChatML without a last line
-break for 34B. Source: the cards of berkeley-nest/Starling-RM-7B-alpha and Nexusflow/Starling-RM-34B, and RewardBench's
-`models/starling.py`.
+Weights: safetensors; `v_head.weight` is (1, hidden), without a bias. The score is the raw output in float32 at the last
+token, or before the first pad if the text itself holds one: unbounded, higher is better. The card writes ChatML by hand,
+without a last line break. Source: the card of Nexusflow/Starling-RM-34B, and RewardBench's `models/starling.py`.
 """
 
 from __future__ import annotations
@@ -27,7 +25,7 @@ def rm_families() -> Iterable[Family]:
     yield Family(
         name="starling",
         kind="pointwise",
-        summary="Starling-RM 7B and 34B: v_head, text written by hand",
+        summary="Starling-RM-34B: v_head, text written by hand",
         load=load,
         fits=fits,
         options=LOCAL_OPTIONS,

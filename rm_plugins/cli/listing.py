@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Annotated
+from typing import Annotated, get_args
 
 import typer
 
-from rm_plugins.catalog import Catalog, catalog
+from rm_plugins.catalog import Catalog, Found, catalog
 from rm_plugins.cli.show import print_json, print_rows
+from rm_plugins.family import Kind
 
 
 def list_families(
     models: Annotated[bool, typer.Option("--models", help="List the known models too.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Lists reward-model families, and plugins that cannot be used."""
+    """Lists reward-model families by kind, and plugins that cannot be used."""
     from rm_plugins.records import records
 
     found, known = catalog(), records()
@@ -24,8 +25,11 @@ def list_families(
         print_json(_as_json(found, counts) | ({"models": [r.model_dump() for r in known.values()]} if models else {}))
         return
     print_rows(
-        ["family", "kind", "provider", "known models", "what it reads"],
-        [[n, i.family.kind, i.provider, counts[n], i.family.summary] for n, i in sorted(found.found.items())],
+        ["kind", "family", "provider", "models", "extras", "what it reads"],
+        [
+            [i.family.kind, name, i.provider, counts[name], ", ".join(i.family.requires), i.family.summary]
+            for name, i in by_kind(found)
+        ],
     )
     if found.failures:
         typer.echo("Cannot be used:")
@@ -35,6 +39,12 @@ def list_families(
             ["model", "dtype", "BOS", "licence"],
             [[r.id, r.dtype, r.bos, r.licence] for r in known.values()],
         )
+
+
+def by_kind(found: Catalog) -> list[tuple[str, Found]]:
+    """Installed families by name, those of one kind together, kinds in the order of `Kind`."""
+    order = get_args(Kind)
+    return sorted(found.found.items(), key=lambda item: (order.index(item[1].family.kind), item[0]))
 
 
 def _as_json(found: Catalog, counts: Counter[str | None]) -> dict[str, object]:
@@ -48,6 +58,6 @@ def _as_json(found: Catalog, counts: Counter[str | None]) -> dict[str, object]:
             "requires": list(item.family.requires),
             "known_models": counts[name],
         }
-        for name, item in sorted(found.found.items())
+        for name, item in by_kind(found)
     ]
     return {"families": families, "failures": [vars(failure) for failure in found.failures]}
