@@ -1,7 +1,7 @@
 """Tiny checkpoints with the tensor names, config fields and code map of published reward models.
 
 Every weight is drawn as a whole number and scaled by a power of two, so that the same checkpoint comes out on every
-machine. The numbers in `upstream.json` were made from these checkpoints by the code that is named there, outside this
+machine. The numbers in `upstream/` were made from these checkpoints by the code that is named there, outside this
 project.
 """
 

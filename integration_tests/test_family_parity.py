@@ -14,7 +14,7 @@ from rm_plugins.errors import HeadError, OptionError, WrongFamilyError
 from rm_plugins.records import records
 from rm_plugins.text.locate import prompt_end_and_pooled
 
-UPSTREAM = json.loads(Path(__file__).with_name("upstream.json").read_text())
+UPSTREAM = json.loads(Path(__file__).parent.joinpath("upstream", "heads.json").read_text())
 ARMO = "RLHFlow/ArmoRM-Llama3-8B-v0.1"
 
 

@@ -1,8 +1,8 @@
 """Starling-RM-34B: `v_head.weight` on a Llama whose tensors are named `transformer.*` or `model.*`.
 
-Weights: safetensors; `v_head.weight` is (1, hidden), without a bias. The score is the raw output in float32 at the last
-token, or before the first pad if the text itself holds one: unbounded, higher is better. The card writes ChatML by hand,
-without a last line break. Source: the card of Nexusflow/Starling-RM-34B, and RewardBench's `models/starling.py`.
+Weights: safetensors; `v_head.weight` is (1, hidden), without a bias. The score is the raw output in float32 at the
+last token, or before the first pad if the text itself holds one: unbounded, higher is better. The card writes ChatML by
+hand, without a last line break. Source: the card of Nexusflow/Starling-RM-34B, and RewardBench's `models/starling.py`.
 """
 
 from __future__ import annotations

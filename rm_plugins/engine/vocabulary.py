@@ -6,6 +6,7 @@ they are computed in chunks of positions, reduced at once, and never kept.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -41,6 +42,13 @@ class VocabularyHead:
         self._check(model)
 
     @torch.inference_mode()
+    def logits(self, states: Tensor, targets: Sequence[int]) -> Tensor:
+        """Logits (n, k) in float32 of the tokens `targets` after the hidden states (n, hidden)."""
+        ids = torch.tensor(targets, device=self._weight.device)
+        bias = None if self._bias is None else self._bias[ids]
+        return self._shaped(linear(states.to(self._weight), self._weight[ids], bias))
+
+    @torch.inference_mode()
     def log_probs(self, states: Tensor, targets: Tensor) -> Tensor:
         """Log-probabilities (n, k) in float32 of the tokens `targets` (n, k) after the hidden states (n, hidden)."""
         states, targets = states.to(self._weight.device), targets.to(self._weight.device)
@@ -53,8 +61,11 @@ class VocabularyHead:
         return logits.gather(1, targets) - logits.logsumexp(1, keepdim=True)
 
     def _logits(self, states: Tensor) -> Tensor:
-        """Logits (n, vocabulary): scaled and capped in the model's dtype, as the model does, then in float32."""
-        logits = linear(states.to(self._weight.dtype), self._weight, self._bias)
+        """Logits (n, vocabulary) in float32."""
+        return self._shaped(linear(states.to(self._weight.dtype), self._weight, self._bias))
+
+    def _shaped(self, logits: Tensor) -> Tensor:
+        """Scaled and capped in the model's dtype, as the model does, then in float32."""
         logits = logits if self._scale == 1 else logits * self._scale
         logits = logits if self._cap is None else torch.tanh(logits / self._cap) * self._cap
         return logits.float()

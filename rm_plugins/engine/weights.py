@@ -94,6 +94,21 @@ def load_backbone(
     return _load(AutoModel, spec, spec.checkpoint, set(heads), key_mapping=dict(key_mapping or {}), **config)
 
 
+def load_language_model(spec: LoadSpec, key_mapping: Mapping[str, str] | None = None) -> Any:
+    """Loads a causal language model, an adapter's layers on its base included, and refuses any weight it lacks.
+
+    Args:
+        spec: what to load.
+        key_mapping: patterns of tensor names -> what transformers calls them.
+    """
+    from transformers import AutoModelForCausalLM
+
+    assert spec.checkpoint
+    base = spec.checkpoint.base()
+    model = _load(AutoModelForCausalLM, spec, base, set(), key_mapping=dict(key_mapping or {}))
+    return put_adapter(model, spec.checkpoint) if spec.checkpoint.adapter else model
+
+
 def _load(auto_class: Any, spec: LoadSpec, base: Checkpoint, heads: set[str], **more: Any) -> Any:
     record = spec.record or Record(id=spec.target)
     dtype = torch_dtype(record.dtype)
