@@ -75,11 +75,11 @@ def test_a_download_that_was_interrupted_goes_on(builder, tmp_path, command):
 
 def test_a_hub_model_of_another_family_is_refused_before_its_weights_come(builder, command):
     def rename(tensors):
-        return {"v_head.summary.weight" if k == "score.weight" else k: v for k, v in tensors.items()}
+        return {"verdict.weight" if k == "score.weight" else k: v for k, v in tensors.items()}
 
     with hub_server(other=rewrite(builder.classifier(), rename)) as (address, asked):
         refused = command(address, "score", "some/other", __file__)
-    assert "v_head.summary.weight" in refused.stderr and refused.returncode == 2
+    assert "verdict.weight" in refused.stderr and refused.returncode == 2
     assert None not in weight_bytes(asked)
 
 
