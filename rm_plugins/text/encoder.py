@@ -96,9 +96,29 @@ class ChatEncoder:
         at = self._locate(ids, self.rules.position(ids))
         return Encoded(tuple(ids), at, text, flags, self._notes(turns, ids))
 
+    def encode_prompt(self, messages: Sequence[Message], *, add_generation_prompt: bool = False) -> Encoded:
+        """Writes turns that no answer ends, a question to a judge say, guarded as `encode` does; the last id is read.
+
+        Args:
+            messages: the turns, whole.
+            add_generation_prompt: whether the template opens the turn that is to be written.
+
+        Raises:
+            TextError: the template refuses the turns, or they are longer than the model reads: only the caller knows
+                what may be cut.
+        """
+        turns, flags = self._guard(*fit_roles(messages, self._template, self.rules.system))
+        text, ids = self._write(turns, add_generation_prompt)
+        if self.rules.max_length is not None and len(ids) > self.rules.max_length:
+            raise TextError(f"The prompt has {len(ids)} tokens and max_length is {self.rules.max_length}.")
+        return Encoded(tuple(ids), (len(ids) - 1,), text, flags, self._notes(turns, ids))
+
     def explain(self, conversation: Conversation) -> Explanation:
         """What the model will see of the conversation."""
-        seen = self.encode(conversation)
+        return self.explained(self.encode(conversation))
+
+    def explained(self, seen: Encoded) -> Explanation:
+        """What was encoded, for a person."""
         tokens = tuple(self.tokenizer.decode([i]) for i in seen.ids)
         return Explanation(seen.text, seen.ids, tokens, seen.read_at, seen.flags, seen.notes)
 
@@ -110,6 +130,10 @@ class ChatEncoder:
             flags |= {"truncated"} if stripped.truncated else frozenset()
         if not turns[-1]["content"].strip() and not turns[-1].get("tool_calls"):
             flags |= {"empty"}
+        return self._guard(turns, flags)
+
+    def _guard(self, turns: list[Message], flags: frozenset[str]) -> tuple[list[Message], frozenset[str]]:
+        """Refuses what can be no text, and says if a text spells a control token."""
         if forged := [turn["role"] for turn in turns if self._controls.found_in(turn["role"])]:
             raise TextError(f"The role {forged[0]!r} spells a control token of the reward model.")
         texts = texts_of(turns)
@@ -119,21 +143,21 @@ class ChatEncoder:
             flags |= {"control_tokens"}
         return turns, flags
 
-    def _render(self, turns: Sequence[Message]) -> str:
-        text = self._template.render(turns)
-        return text if text.endswith(self.rules.suffix) else text + self.rules.suffix
+    def _render(self, turns: Sequence[Message], opening: bool = False) -> str:
+        text = self._template.render(turns, add_generation_prompt=opening)
+        return text if opening or text.endswith(self.rules.suffix) else text + self.rules.suffix
 
-    def _write(self, turns: Sequence[Message]) -> tuple[str, list[int]]:
+    def _write(self, turns: Sequence[Message], opening: bool = False) -> tuple[str, list[int]]:
         texts = texts_of(turns)
         bos = self.tokenizer.bos_token
         if not any(map(self._controls.found_in, texts)):
-            text, specials = apply_bos(self._render(turns), bos, self.bos)
-            return text, self._finished(self._tokenize(text, specials))
+            text, specials = apply_bos(self._render(turns, opening), bos, self.bos)
+            return text, self._finished(self._tokenize(text, specials), opening)
         mark = self._controls.mark_for(texts)
         broken = map_texts(turns, lambda text: self._controls.break_spellings(text, mark))
-        text, specials = apply_bos(self._render(broken), bos, self.bos)
+        text, specials = apply_bos(self._render(broken, opening), bos, self.bos)
         ids = self._controls.encode_marked(text, mark, add_special_tokens=specials)
-        return text.replace(mark, ""), self._finished(ids)
+        return text.replace(mark, ""), self._finished(ids, opening)
 
     def _tokenize(self, text: str, specials: bool) -> list[int]:
         """Ids of clean text. What stands before its last turn is tokenized once for all the answers to it."""
@@ -150,14 +174,14 @@ class ChatEncoder:
         plain = self._ids_of("x", False)
         return self._ids_of("x", True)[-len(plain) :] == plain
 
-    def _finished(self, ids: list[int]) -> list[int]:
+    def _finished(self, ids: list[int], opening: bool) -> list[int]:
         count, allowed = leading_bos(ids, self.tokenizer.bos_token_id), 2 if self.bos == "keep" else 1
         if count > allowed:
             raise TextError(
                 f"The text starts with {count} BOS tokens and bos={self.bos!r} allows {allowed}; choose another bos=."
             )
         eos = self.tokenizer.eos_token_id
-        return [*ids, eos] if self.rules.eos == "append" and ids[-1:] != [eos] else ids
+        return [*ids, eos] if self.rules.eos == "append" and not opening and ids[-1:] != [eos] else ids
 
     def _notes(self, turns: Sequence[Message], ids: Sequence[int]) -> tuple[str, ...]:
         bos = leading_bos(list(ids), self.tokenizer.bos_token_id)
