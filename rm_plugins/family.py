@@ -65,7 +65,8 @@ class Explanation:
 class RewardModel(Protocol):
     """A loaded reward model.
 
-    Optional: `explain(conversation) -> Explanation`, and `parts`, the names of the parts that its scores always have.
+    Optional: `explain(conversation) -> Explanation`; `parts`, the names of the parts that its scores always have; and
+    `relative`, True where a score depends on the other answers to the same prompt, which are then scored together.
     """
 
     def score(self, conversations: Sequence[Conversation], progress: Progress | None = None) -> list[Score]:
@@ -85,9 +86,9 @@ class LoadSpec:
     """All that a family needs to load a model.
 
     Attributes:
-        target: what the user named, without the family prefix.
-        checkpoint: the opened checkpoint; None for families that take a bare target (`rule`, `remote`).
-        record: what is known or was derived of the model; None without a checkpoint.
+        target: what the user named, without the family prefix; the address of a server begins with http.
+        checkpoint: the opened checkpoint; None for a bare target and for a server.
+        record: what is known or was derived of the model; without a checkpoint only if the user named the model.
         device: torch device string, "auto" for a device map, None to choose.
         options: the family options the user gave, all of them declared by the family.
     """
@@ -111,7 +112,7 @@ class LoadSpec:
             WrongFamilyError: its tensors are another family's.
         """
         if self.checkpoint is None:
-            raise HeadError(f"Family {family!r} reads checkpoints, and {self.target!r} is none.")
+            raise HeadError(f"Family {family!r} runs a model's weights here, and {self.target!r} has none.")
         if not (fit := fits(self.checkpoint)).ok:
             made_for = f" (made for {self.checkpoint.architecture})" if self.checkpoint.architecture else ""
             error = WrongFamilyError if self.checkpoint.heads() else HeadError

@@ -22,6 +22,7 @@ from rm_plugins.family import Explanation, LoadSpec, Progress, RewardModel, Scor
 from rm_plugins.records import Record
 from rm_plugins.reward.metrics import summarize
 from rm_plugins.reward.resolve import Resolved, resolve
+from rm_plugins.reward.together import score_together
 
 if TYPE_CHECKING:
     import torch
@@ -50,6 +51,9 @@ class RewardSpec:
         """Finds family, checkpoint and record, and lets the caller's choices override the record."""
         found = resolve(self.model, catalog(), family=self.family, record=self.record, revision=self.revision)
         found.family.check_options(self.options)
+        idle = [name for name in ("revision", "dtype", "attn_implementation") if getattr(self, name) is not None]
+        if idle and found.checkpoint is None:
+            raise OptionError(f"{self.model!r} has no weights that run here, so {', '.join(idle)} would do nothing.")
         return found._replace(record=self._override(found.record)) if found.record else found
 
     def _override(self, record: Record) -> Record:
@@ -155,7 +159,9 @@ class RewardFunction:
         """
         log_metric: Callable[[str, float], None] | None = columns.get("log_metric")
         conversations = from_trl(prompts, completions, columns)
-        scores = self.score(conversations)
+        # A trainer calls on every process at once; only then may they wait for each other.
+        relative = "trainer_state" in columns and getattr(self.load(), "relative", False)
+        scores = score_together(self.score, conversations) if relative else self.score(conversations)
         if log_metric is not None:
             if completion_ids is None:  # characters; a row that is not text was not scored, and does not count
                 lengths = [0 if s.value is None else len(c.answer) for s, c in zip(scores, conversations, strict=True)]

@@ -20,8 +20,8 @@ class Resolved(NamedTuple):
 
     Attributes:
         target: name of the model, without a family prefix.
-        checkpoint: None for a family that takes a bare target.
-        record: None without a checkpoint.
+        checkpoint: None for a family that takes a bare target, and for a server.
+        record: None without a checkpoint, unless the caller said which published model the server runs.
         why: how the family was chosen, in a sentence.
     """
 
@@ -35,13 +35,13 @@ class Resolved(NamedTuple):
 def resolve(
     model: str, catalog: Catalog, *, family: str | None = None, record: str | None = None, revision: str | None = None
 ) -> Resolved:
-    """Finds what `model` is: a folder, a published id, or `family:target`.
+    """Finds what `model` is: a folder, a published id, `family:target`, or `family:https://server`.
 
     Args:
         model: what the user named.
         catalog: installed families.
         family: family to use whatever the checkpoint looks like.
-        record: hub id of the published model that a local copy is.
+        record: hub id of the published model that a local copy is, or that a server runs.
         revision: hub revision, overriding the record's.
 
     Raises:
@@ -51,6 +51,8 @@ def resolve(
     prefix, colon, target = model.partition(":")
     if colon and not Path(model).exists():
         named = catalog.get(prefix)
+        if target.startswith(("https://", "http://")):
+            return Resolved(named, target, None, records.require(record) if record else None, "a server, named by you")
         if not named.reads_checkpoints:
             return Resolved(named, target, None, None, f"named by {model!r}")
         return resolve(target, catalog, family=prefix, record=record, revision=revision)
