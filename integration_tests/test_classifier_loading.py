@@ -14,6 +14,7 @@ from rm_families import sequence_classifier
 from rm_plugins import Conversation, load_reward
 from rm_plugins.errors import (
     CheckpointError,
+    ConversationError,
     HeadError,
     OptionError,
     UnknownFamilyError,
@@ -264,7 +265,7 @@ def test_a_non_finite_score_is_none_with_a_flag_and_its_neighbours_keep_theirs(b
 
 
 def test_another_attention_than_the_record_s_is_warned_of_by_both_names(builder, caplog):
-    from rm_plugins.reward.function import RewardSpec
+    from rm_plugins.reward.spec import RewardSpec
 
     folder = str(builder.classifier("gemma2", "gemma"))
     RewardSpec(folder, record="Skywork/Skywork-Reward-Gemma-2-27B", attn_implementation="sdpa").resolve()
@@ -305,6 +306,13 @@ def test_unknown_things_are_named(builder, monkeypatch):
         load_reward(str(folder), device="nowhere")
     with pytest.raises(OptionError, match="max_tokens_in_flight='many' must be a whole number"):
         load(folder, max_tokens_in_flight="many")
+    with pytest.raises(OptionError, match="max_tokens_in_flight=True must be a whole number"):
+        load(folder, max_tokens_in_flight=True)
+    for nothing in (5, ""):
+        with pytest.raises(OptionError, match=f"cache={nothing!r} must be text or a path"):
+            load(folder, cache=nothing)
+    with pytest.raises(ConversationError, match="Expected a list of messages, got NoneType"):
+        load(folder).score([None])
     with pytest.raises(OptionError, match="max_length='10' must be a whole number"):
         load(folder, max_length="10")
 

@@ -14,8 +14,9 @@ from rm_plugins import load_reward
 from rm_plugins.cli.main import app
 from rm_plugins.cli.show import safe
 from rm_plugins.errors import OptionError, RmPluginsError
-from rm_plugins.reward.function import RewardFunction, RewardSpec
+from rm_plugins.reward.function import RewardFunction
 from rm_plugins.reward.scorefile import ScoreFile
+from rm_plugins.reward.spec import RewardSpec
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 

@@ -152,6 +152,8 @@ def test_a_developer_turn_is_a_system_turn_and_an_unknown_role_never_vanishes():
     says = {"role": "developer", "content": "brown"}
     turns = chat(("u", "q"), ("a", "r")).messages
     assert "<|start|>system<|end|>\n\nbrown" in encoder("llama").encode(Conversation((says, *turns))).text
+    typo = encoder("llama").encode(Conversation(({"role": "usr", "content": "fox"}, *turns)))
+    assert "usr<|end|>\n\nfox" in typo.text and typo.flags == {"other_role"}
     known = "m.role in ['user', 'assistant']"
     skips = "{% for m in messages %}{% if " + known + " %}<|im_start|>{{ m.content }}{% endif %}{% endfor %}"
     tok = tokenizer("chatml")

@@ -52,7 +52,7 @@ class Conversation:
         """Takes a conversation as it is, or builds one from a message list."""
         if isinstance(value, Conversation):
             return value
-        if isinstance(value, str | Mapping):
+        if isinstance(value, str | Mapping) or not isinstance(value, Iterable):
             raise ConversationError(f"Expected a list of messages, got {type(value).__name__}: {value!r:.60}.")
         return cls(tuple(value))
 

@@ -72,6 +72,7 @@ class Ensemble:
 
     def __init__(self, members: Sequence[RewardFunction], rule: Callable[[Sequence[float]], float]) -> None:
         self.parts = tuple(member.__name__ for member in members)
+        self.relative = any(getattr(member.load(), "relative", False) for member in members)
         self._members, self._rule = members, rule
 
     def score(self, conversations: Sequence[Conversation], progress: Progress | None = None) -> list[Score]:

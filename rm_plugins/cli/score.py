@@ -30,8 +30,9 @@ def score_file(
     """
     from rich.progress import Progress
 
-    from rm_plugins.reward.function import RewardFunction, RewardSpec
+    from rm_plugins.reward.function import RewardFunction
     from rm_plugins.reward.scorefile import ScoreFile
+    from rm_plugins.reward.spec import RewardSpec
 
     spec = RewardSpec(
         model=model, record=record, dtype=dtype, device=device, max_length=max_length, options=options(option or [])

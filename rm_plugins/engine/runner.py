@@ -78,7 +78,7 @@ class Engine:
         if max_tokens_in_flight is None:
             on_cpu = next(backbone.parameters()).device.type == "cpu"
             max_tokens_in_flight = _IN_FLIGHT_CPU if on_cpu else _IN_FLIGHT
-        if not (isinstance(max_tokens_in_flight, int) and max_tokens_in_flight > 0):
+        if type(max_tokens_in_flight) is not int or max_tokens_in_flight < 1:
             raise OptionError(f"max_tokens_in_flight={max_tokens_in_flight!r} must be a whole number of at least 1.")
         self.backbone = backbone
         self.max_tokens_in_flight = max_tokens_in_flight

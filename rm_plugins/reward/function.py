@@ -4,64 +4,28 @@ from __future__ import annotations
 
 import hashlib
 import json
-import logging
 import math
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
 from rm_plugins import __version__
-from rm_plugins.catalog import catalog
 from rm_plugins.checkpoint import Checkpoint
 from rm_plugins.conversation import Conversation, Message, Turns, from_trl
 from rm_plugins.errors import OptionError, ScoringError
 from rm_plugins.family import Explanation, LoadSpec, Progress, RewardModel, Score
 from rm_plugins.records import Record
 from rm_plugins.reward.metrics import summarize
-from rm_plugins.reward.resolve import Resolved, resolve
+from rm_plugins.reward.spec import RewardSpec
 from rm_plugins.reward.together import score_together
 
 if TYPE_CHECKING:
     import torch
 
-logger = logging.getLogger(__name__)
-
 OnFailure: TypeAlias = Literal["none", "raise"] | float
-
-
-@dataclass(frozen=True)
-class RewardSpec:
-    """What was asked of `load_reward`; it pickles, weights do not."""
-
-    model: str
-    family: str | None = None
-    record: str | None = None
-    revision: str | None = None
-    dtype: str | None = None
-    device: str | None = None
-    attn_implementation: str | None = None
-    max_length: int | None = None
-    cache: str | None = None
-    options: Mapping[str, Any] = field(default_factory=dict)
-
-    def resolve(self) -> Resolved:
-        """Finds family, checkpoint and record, and lets the caller's choices override the record."""
-        found = resolve(self.model, catalog(), family=self.family, record=self.record, revision=self.revision)
-        found.family.check_options(self.options)
-        idle = [name for name in ("revision", "dtype", "attn_implementation") if getattr(self, name) is not None]
-        if idle and found.checkpoint is None:
-            raise OptionError(f"{self.model!r} has no weights that run here, so {', '.join(idle)} would do nothing.")
-        return found._replace(record=self._override(found.record)) if found.record else found
-
-    def _override(self, record: Record) -> Record:
-        asked, known = self.attn_implementation, record.attn_implementation
-        if asked and known and asked != known:
-            logger.warning("%s was published with attn_implementation=%r, not %r", record.id, known, asked)
-        chosen = {"dtype": self.dtype, "attn_implementation": asked, "max_length": self.max_length}
-        return record.model_copy(update={name: value for name, value in chosen.items() if value is not None})
 
 
 class RewardFunction:
@@ -200,7 +164,7 @@ class RewardFunction:
         """What the reward model will see of a conversation."""
         model = self.load()
         if not hasattr(model, "explain"):
-            raise OptionError(f"Family {self.family!r} reads no tokens, so there is nothing to explain.")
+            raise OptionError(f"Family {self.family!r} writes no text of one conversation alone that could be shown.")
         explanation: Explanation = model.explain(Conversation.of(conversation))
         return explanation
 

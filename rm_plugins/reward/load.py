@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from rm_plugins.reward.function import OnFailure, RewardFunction, RewardSpec
+from rm_plugins.errors import OptionError
+from rm_plugins.reward.function import OnFailure, RewardFunction
+from rm_plugins.reward.spec import RewardSpec
 
 
 def load_reward(
@@ -25,9 +27,11 @@ def load_reward(
     """Loads a reward model as a TRL reward.
 
     Args:
-        model: hub id, local folder, adapter folder, or "family:target" for families that take a bare target.
+        model: hub id, local folder, adapter folder, "family:target" for families that take a bare target, or
+            "family:https://..." for a model that a server runs.
         family: use this family, or this "provider/family", whatever the checkpoint looks like.
-        record: treat a local copy as this published model: `load_reward("./rm", record="Ray2333/GRM-...")`.
+        record: treat a local copy, or what the server runs, as this published model:
+            `load_reward("./rm", record="Ray2333/GRM-...")`.
         revision: hub revision; the record's by default.
         dtype: "float32", "bfloat16" or "float16"; by default what the published number was made with.
         device: torch device, or "auto" to spread over several; by default this process's own.
@@ -35,8 +39,8 @@ def load_reward(
         max_length: most tokens of a conversation; longer prompts lose their middle.
         on_failure: what a conversation that cannot be scored becomes: "none" (None, which TRL skips), "raise", or a
             number, for trainers that know no None (PPO, Online DPO).
-        cache: file that keeps scores, so that what was scored before, by this model and under these choices, costs
-            nothing; several processes and models may share it.
+        cache: file that keeps scores, so that what was scored before, by this model and under these choices, needs no
+            pass through it; several processes and models may share it. Folders on its way are made.
         family_options: options the family declares; an unknown one is an error that lists them.
 
     Returns:
@@ -46,7 +50,7 @@ def load_reward(
         RmPluginsError: see `rm_plugins.errors`; the message says what to do.
     """
     spec = RewardSpec(
-        model=os.fspath(model),
+        model=_path("model", model),
         family=family,
         record=record,
         revision=revision,
@@ -54,9 +58,19 @@ def load_reward(
         device=device,
         attn_implementation=attn_implementation,
         max_length=max_length,
-        cache=None if cache is None else os.fspath(cache),
+        cache=None if cache is None else _path("cache", cache),
         options=family_options,
     )
     reward = RewardFunction(spec, on_failure=on_failure)
     reward.load()
     return reward
+
+
+def _path(name: str, value: Any) -> str:
+    try:
+        path = str(os.fspath(value))
+    except TypeError:
+        path = ""
+    if not path:
+        raise OptionError(f"{name}={value!r} must be text or a path, and not empty.")
+    return path

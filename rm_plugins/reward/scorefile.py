@@ -1,6 +1,7 @@
 """Scores a JSONL file in fixed chunks, so that a run that was stopped and one that was not give the same file.
 
-A chunk is scored together and appended in one write. On resuming, whole chunks that are in the result stay and anything
+A chunk is scored together and appended in one write; the answers to one prompt are in one chunk if the model compares
+them. On resuming, whole chunks that are in the result stay and anything
 behind them is cut, so the chunks, and with them the batches, are the same as in one run.
 """
 
@@ -8,7 +9,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+from bisect import bisect
 from collections.abc import Iterator
+from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +20,7 @@ from rm_plugins.conversation import Conversation, from_trl
 from rm_plugins.errors import ConversationError, OptionError, ScoringError
 from rm_plugins.family import Score
 from rm_plugins.process import this_process
+from rm_plugins.reward.chunks import chunk_ends, group_ends
 from rm_plugins.reward.function import RewardFunction
 
 Row = Conversation | str
@@ -31,10 +36,11 @@ class ScoreFile:
             `steps`, `flags` and, where a row has no score, `error`. Beside it `<target>.run.json` names the source,
             the model and the options.
         reward: loads its weights only if something is left to score.
-        chunk: rows per write.
+        chunk: rows per write; more where a model compares the answers to a prompt.
 
     Raises:
-        OptionError: the source is missing or empty, or the target holds the result of another run.
+        OptionError: the source is missing or empty, the target holds the result of another run, or answers that are to
+            be compared do not stand together.
     """
 
     def __init__(self, source: Path, target: Path, reward: RewardFunction, *, chunk: int) -> None:
@@ -58,12 +64,22 @@ class ScoreFile:
 
     def __iter__(self) -> Iterator[int]:
         while self.done < self.total:
-            lines = self._lines[self.done : self.done + self._chunk * self._processes]
-            results = self._score(lines) if self._processes == 1 else self._score_together(lines)
+            first = bisect(self._ends, self.done)
+            ends = [self.done, *self._ends[first : first + self._processes]]
+            chunks = [self._lines[start:end] for start, end in pairwise(ends)]
+            results = self._score(chunks[0]) if self._processes == 1 else self._score_together(chunks)
             if self.is_main:
                 self._write(results)
-            self.done += len(lines)
-            yield len(lines)
+            self.done = ends[-1]
+            yield ends[-1] - ends[0]
+
+    @cached_property
+    def _ends(self) -> list[int]:
+        """Where chunks end. Whether the model compares answers is known once it is loaded."""
+        if not getattr(self._reward.load(), "relative", False):
+            return chunk_ends(self.total, self._chunk)
+        rows = [_parse(text) for _, text in self._lines]
+        return group_ends([row if isinstance(row, Conversation) else None for row in rows], self._chunk)
 
     def _write(self, results: list[dict[str, Any]]) -> None:
         if not self._target.exists():  # only now: a run that never got this far leaves nothing behind
@@ -71,14 +87,14 @@ class ScoreFile:
         with self._target.open("a", encoding="utf-8") as file:
             file.write("".join(json.dumps(result) + "\n" for result in results))
 
-    def _score_together(self, lines: list[tuple[int, bytes]]) -> list[dict[str, Any]]:
+    def _score_together(self, chunks: list[list[tuple[int, bytes]]]) -> list[dict[str, Any]]:
         """Under a launcher each process scores one chunk of the round; all get all results, in order."""
         from accelerate.utils import gather_object
 
-        mine = lines[self._process * self._chunk : (self._process + 1) * self._chunk]
+        mine = chunks[self._process] if self._process < len(chunks) else []
         gathered: list[dict[str, Any]] = gather_object(self._score(mine) if mine else [])
-        if len(gathered) != len(lines):
-            raise ScoringError(f"{self._processes} processes gave {len(gathered)} results for {len(lines)} rows.")
+        if len(gathered) != (count := sum(map(len, chunks))):
+            raise ScoringError(f"{self._processes} processes gave {len(gathered)} results for {count} rows.")
         return gathered
 
     @property
@@ -130,7 +146,9 @@ class ScoreFile:
         for (number, _), line in zip(self._lines, whole, strict=False):
             if (found := json.loads(line)["line"]) != number:
                 raise OptionError(f"{self._target} has line {found} where {number} belongs; remove it or choose --out.")
-        kept = len(whole) if len(whole) >= self.total else len(whole) // self._chunk * self._chunk
+        kept = len(whole)
+        if kept < self.total:
+            kept = max((end for end in self._ends if end <= len(whole)), default=0)
         if kept < len(lines):
             with self._target.open("r+b") as file:
                 file.truncate(sum(map(len, lines[:kept])))

@@ -31,7 +31,7 @@ def fit_roles(
 
     Returns:
         The turns, and flags out of `system_merged`, `system_dropped`, `tools_as_text`, `turns_merged`,
-        `reasoning_as_text`.
+        `reasoning_as_text`, and `other_role` where the template writes a role that it may never have been trained on.
 
     Raises:
         TextError: a system turn that is to be refused, or a turn whose role the template passes over.
@@ -49,7 +49,8 @@ def fit_roles(
     equal_neighbours = any(a["role"] == b["role"] for a, b in pairwise(turns))
     if equal_neighbours and not template.has_repeats:
         turns, flags = _merge_equal(turns), flags | {"turns_merged"}
-    _refuse_unknown(turns, template)
+    if _others(turns, template):
+        flags.add("other_role")
     return turns, frozenset(flags)
 
 
@@ -58,11 +59,12 @@ def _with_reasoning(turn: Message) -> Message:
     return {**turn, "content": text, "reasoning_content": ""}
 
 
-def _refuse_unknown(turns: Sequence[Message], template: ChatTemplate) -> None:
-    """Some templates skip a turn whose role they do not know, without a word."""
+def _others(turns: Sequence[Message], template: ChatTemplate) -> list[Message]:
+    """Turns of no usual role. Some templates skip them without a word, which is refused here."""
     unknown = [turn for turn in turns if turn["role"] not in _ROLES]
     if unknown and not template.shows(*turns, expect=[turn["content"].strip() for turn in unknown]):
         raise TextError(f"The reward model's chat template passes over turns of role {unknown[0]['role']!r}.")
+    return unknown
 
 
 def _fit_system(turns: list[Message], template: ChatTemplate, system: SystemPolicy, flags: set[str]) -> list[Message]:
