@@ -400,3 +400,12 @@ def test_a_trl_reward_with_one_failed_row_is_none_there_and_finite_elsewhere(bui
     assert [s.value is None for s in scores] == [False, True, True]
     assert "part of type 'image'" in scores[1].error and "surrogate" in scores[2].error
     assert "roles must alternate" in reward.score([[*odd, CHAT[1]]])[0].error
+
+
+def test_a_server_has_no_weights_to_run_here_nor_what_would_choose_among_them():
+    with pytest.raises(OptionError, match="has no weights that run here, so revision, dtype would do nothing"):
+        load_reward("sequence_classifier:https://host/v1", revision="main", dtype="float32")
+    with pytest.raises(HeadError, match="runs a model's weights here, and 'https://host/v1' has none"):
+        load_reward("sequence_classifier:https://host/v1")
+    with pytest.raises(UnknownModelError, match="No record of 'nobody/rm'"):
+        load_reward("sequence_classifier:https://host/v1", record="nobody/rm")
