@@ -12,8 +12,8 @@ from trl import GRPOConfig, GRPOTrainer
 from rm_plugins import load_reward
 
 
-def main(policy, model, folder):
-    reward = load_reward(model)
+def main(policy, model, folder, rows="4", record=None):
+    reward = load_reward(model, record=record)
     reward.load()  # before the trainer: it must not settle for this process that it is alone
     log = Path(folder) / f"rank-{os.environ['RANK']}.jsonl"
 
@@ -26,7 +26,7 @@ def main(policy, model, folder):
     asked = [[{"role": "user", "content": text}] for text in ("quick fox?", "lazy dog!", "what jumps?", "the model")]
     args = GRPOConfig(
         output_dir=folder,
-        per_device_train_batch_size=4,
+        per_device_train_batch_size=int(rows),
         num_generations=4,
         max_completion_length=8,
         max_steps=2,

@@ -119,9 +119,9 @@ CODE = {"LlamaRewardModel", "LlamaForSequenceClassification", "CustomAutoModelFo
 """Architectures whose repositories name no remote code."""
 
 
-def checkpoint(model, backbone, folder):
+def checkpoint(model, backbone, folder, known=MODELS):
     """Writes the tiny checkpoint of a published model and returns its folder."""
-    architecture, style, fields, heads = MODELS[model]
+    architecture, style, fields, heads = known[model]
     tok = tokenizer(style)
     config = tiny_config(backbone, len(tok), pad_token_id=tok.pad_token_id, eos_token_id=tok.eos_token_id)
     prefix = PREFIX.get(model, "model.")

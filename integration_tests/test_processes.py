@@ -6,6 +6,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from published import checkpoint
+from published_language import MODELS
 
 from rm_plugins import load_reward
 from rm_plugins.conversation import from_trl
@@ -60,6 +62,21 @@ def test_two_training_processes_get_the_numbers_of_one(tmp_path, builder):
     prompts, completions, values = ([x for calls in ranks for call in calls for x in call[part]] for part in range(3))
     alone = load_reward(str(model), device="cpu").score(from_trl(prompts, completions))
     assert values == pytest.approx([score.value for score in alone], abs=1e-6)
+
+
+@pytest.mark.slow
+def test_answers_on_two_processes_are_compared_with_each_other(tmp_path, builder):
+    script = Path(__file__).with_name("launched_training.py")
+    pair = "RLHFlow/pair-preference-model-LLaMA3-8B"
+    model = checkpoint(pair, "llama", tmp_path / "rm", MODELS)
+    launched(script, builder.policy(), model, tmp_path, 2, pair)  # four answers to a prompt, two on each process
+    ranks = [lines(tmp_path / f"rank-{n}.jsonl") for n in (0, 1)]
+    reward = load_reward(str(model), record=pair, device="cpu")
+    for mine, theirs in zip(*ranks, strict=True):
+        prompts, completions, values = (a + b for a, b in zip(mine, theirs, strict=True))
+        assert len(set(map(str, prompts))) == 1 and len(values) == 4
+        assert sum(values) == pytest.approx(2)  # of six comparisons each gives one win in all
+        assert values == pytest.approx([s.value for s in reward.score(from_trl(prompts, completions))], abs=1e-2)
 
 
 @pytest.mark.slow

@@ -124,6 +124,20 @@ def _never(checkpoint: Checkpoint) -> Fit:
     return Fit(False, "this family does not read checkpoints")
 
 
+def named_only(checkpoint: Checkpoint) -> Fit:
+    """The `fits` of families of plain language models: nothing in the files says that one was trained to judge."""
+    return Fit(False, "any language model could be one; family= or record= says that it is")
+
+
+def is_language_model(checkpoint: Checkpoint) -> Fit:
+    """Fits a causal language model, or an adapter of one, with no head beside its vocabulary's."""
+    if heads := sorted(checkpoint.heads()):
+        return Fit(False, f"it reads a language model, and {', '.join(heads)} would not be read")
+    if checkpoint.architecture and not checkpoint.architecture.endswith(("ForCausalLM", "LMHeadModel")):
+        return Fit(False, "it reads a causal language model")
+    return Fit(True, "it is a causal language model")
+
+
 LOCAL_OPTIONS = {
     "text": "card (the model card's text) or rewardbench (what RewardBench writes, where it differs)",
     "bos": "BOS policy: keep, strip_prefix, strip_all, none, template",
