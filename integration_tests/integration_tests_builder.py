@@ -51,8 +51,11 @@ STYLES = {
 OTHERS = {
     "athene": (LLAMA, "<|bos|>", "<|eot|>", "<|pad|>", ["<|start|>", "<|end|>", "<|cls|>"]),
     "plain": (None, "<s>", "</s>", None, ["<unk>"]),
+    "steps": (CHATML, None, "<|im_end|>", "<|endoftext|>", ["<|im_start|>", "<extra_0>"]),
+    "lines": (None, "<|im_end|>", "<|im_end|>", "<|endoftext|>", []),
+    "sentencepiece": (None, "<s>", "</s>", None, ["<unk>"]),
 }
-"""Styles of models whose records say more of the text: a token behind it, or all of it."""
+"""Styles of models whose records say more of the text: a token in it or behind it, or all of it."""
 
 
 @cache
@@ -60,17 +63,18 @@ def tokenizer(style, pad="own"):
     """A byte-level BPE tokenizer trained on a few lines; adds a BOS of its own where the style has one."""
     template, bos, eos, own_pad, more = (STYLES | OTHERS)[style]
     specials = [token for token in (own_pad, bos, eos, *more) if token]
-    backend = Tokenizer(models.BPE())
-    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    backend.decoder = decoders.ByteLevel()
+    backend = Tokenizer(models.BPE(unk_token="<unk>" if style == "sentencepiece" else None))
+    spaced = style == "sentencepiece"  # words carry the space before them, as Llama 2's and Mistral's do
+    backend.pre_tokenizer = pre_tokenizers.Metaspace() if spaced else pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.Metaspace() if spaced else decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=400,
         special_tokens=specials,
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    backend.train_from_iterator(CORPUS, trainer)
-    if bos:
+    backend.train_from_iterator([*CORPUS, "ки + - Step 1: \n Sural?" * 9] if spaced else CORPUS, trainer)
+    if bos and bos != eos:
         backend.post_processor = processors.TemplateProcessing(
             single=f"{bos} $A", pair=f"{bos} $A {bos} $B", special_tokens=[(bos, backend.token_to_id(bos))]
         )

@@ -5,13 +5,12 @@ from pathlib import Path
 
 import pytest
 from published import CHAT, LONGER, checkpoint
-from published_language import MODELS
+from published_language import MODELS, PAIR
 
 from rm_plugins import Conversation, load_reward
 from rm_plugins.errors import HeadError, TextError, WrongFamilyError
 from rm_plugins.judging.pairs import Pair
 
-PAIR = "RLHFlow/pair-preference-model-LLaMA3-8B"
 UPSTREAM = json.loads(Path(__file__).parent.joinpath("upstream", "pairs.json").read_text())
 OTHERS = ("brown fox, I think", "no idea")
 

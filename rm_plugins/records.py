@@ -22,6 +22,36 @@ Pooling: TypeAlias = Literal["last", "last_non_pad", "before_first_pad"]
 SystemPolicy: TypeAlias = Literal["template", "merge", "drop", "error"]
 
 
+class StepFacts(BaseModel):
+    """How a process model is shown the steps of an answer.
+
+    Attributes:
+        form: `answer`: the steps are one assistant turn, a tag behind each, and the tag's token is read. `turns`: each
+            step is a user turn that the tag answers, and the token before the tag is read, which predicts it.
+            `pieces`: no template; prompt, steps and tags are tokenized one by one, and the tag is read.
+        separator: what stands between the steps of an answer, "" where the whole answer is one; options override it.
+        tag: text of the one token that ends a step.
+        lead: what is written between a step and its tag.
+        join: what is written between a tag and the next step.
+        prompt_end: `pieces`: what is written behind the prompt.
+        blank: whether a blank step is a step.
+        system: system turn of a conversation that has none.
+        labels: the tokens whose logits say right and wrong, for models without a head of their own.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    form: Literal["answer", "turns", "pieces"]
+    separator: str
+    tag: str
+    lead: str = ""
+    join: str = ""
+    prompt_end: str = ""
+    blank: bool = False
+    system: str = ""
+    labels: tuple[str, str] | None = None
+
+
 class Record(BaseModel):
     """The facts that decide a model's number.
 
@@ -38,6 +68,8 @@ class Record(BaseModel):
         pad_id: pad that pooling looks for; None for the config's.
         rewardbench: facts that differ where RewardBench writes the text.
         sign: 1 if higher is better, -1 for a cost model.
+        steps: process models that are plain language models: how they are shown steps.
+        aggregate: process models: how the card makes one number of the steps; None where it does not say.
         sources: fact -> where it was read.
         assumed: facts that were derived, one sentence each.
     """
@@ -60,6 +92,8 @@ class Record(BaseModel):
     rewardbench: dict[str, str] = {}
     max_length: int | None = None
     sign: Literal[1, -1] = 1
+    steps: StepFacts | None = None
+    aggregate: str | None = None
     licence: str = "unverified"
     published: str = ""
     sources: dict[str, str] = {}

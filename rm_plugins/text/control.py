@@ -13,6 +13,7 @@ import re
 import secrets
 from collections.abc import Iterable, Mapping
 from functools import cached_property
+from itertools import accumulate
 from typing import Any
 
 from rm_plugins.errors import TextError
@@ -72,6 +73,26 @@ class ControlTokens:
         """Token ids of marked text: unmarked control tokens count, marked ones are ordinary characters."""
         renamed = self._pattern.sub(lambda hit: self._alias(hit[0]), text).replace(mark, "")
         return list(self._twin.encode(renamed, add_special_tokens=add_special_tokens).ids)
+
+    def encode_tagged(
+        self, text: str, mark: str, place: str, tag: str, *, add_special_tokens: bool
+    ) -> tuple[list[int], list[int | None]]:
+        """Token ids of text with the tag at every `place`, and the position of each tag's token.
+
+        Args:
+            text: marked text, or clean text if `mark` is empty.
+            mark: what breaks the control tokens that the text spells.
+            place: a character that stands for the tag, so that a tag which the text spells is none.
+            tag: what is written there.
+            add_special_tokens: as in a tokenizer.
+        """
+        backend = self._twin if mark else self._tokenizer.backend_tokenizer
+        if mark:
+            text = self._pattern.sub(lambda hit: self._alias(hit[0]), text).replace(mark, "")
+            tag = self._alias(tag) if tag in self.names else tag
+        before = list(accumulate(len(part) + len(tag) for part in text.split(place)[:-1]))
+        encoding = backend.encode(text.replace(place, tag), add_special_tokens=add_special_tokens)
+        return list(encoding.ids), [encoding.char_to_token(end - 1) for end in before]
 
     def _alias(self, name: str) -> str:
         return f"\U0010fffd{self._secret}:{name}\U0010fffd"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any
@@ -46,6 +46,18 @@ class Encoded:
     notes: tuple[str, ...] = ()
 
 
+def explained(tokenizer: Any, seen: Encoded) -> Explanation:
+    """What was encoded, for a person."""
+    tokens = tuple(tokenizer.decode([i]) for i in seen.ids)
+    return Explanation(seen.text, seen.ids, tokens, seen.read_at, seen.flags, seen.notes)
+
+
+def refuse_surrogates(texts: Iterable[str]) -> None:
+    """Raises TextError for half of a surrogate pair."""
+    if any(map(_SURROGATE.search, texts)):
+        raise TextError("The text holds half of a surrogate pair, which is no character and has no tokens.")
+
+
 class ChatEncoder:
     """Writes conversations with a chat template.
 
@@ -57,6 +69,9 @@ class ChatEncoder:
     Raises:
         TextError: there is no chat template, or the suffix is no token of its own.
     """
+
+    _tags: tuple[int, ...] = ()
+    """Ids that are written beside the template's own."""
 
     def __init__(self, tokenizer: Any, rules: TextRules, locate: Locate | None = None) -> None:
         self.tokenizer = tokenizer
@@ -70,7 +85,7 @@ class ChatEncoder:
     @cached_property
     def _controls(self) -> ControlTokens:
         ids = self.tokenizer(self._render(_PROBE), add_special_tokens=False)["input_ids"]
-        return ControlTokens(self.tokenizer, ids, self._template.source)
+        return ControlTokens(self.tokenizer, [*ids, *self._tags], self._template.source)
 
     @cached_property
     def bos(self) -> BosPolicy:
@@ -115,12 +130,7 @@ class ChatEncoder:
 
     def explain(self, conversation: Conversation) -> Explanation:
         """What the model will see of the conversation."""
-        return self.explained(self.encode(conversation))
-
-    def explained(self, seen: Encoded) -> Explanation:
-        """What was encoded, for a person."""
-        tokens = tuple(self.tokenizer.decode([i]) for i in seen.ids)
-        return Explanation(seen.text, seen.ids, tokens, seen.read_at, seen.flags, seen.notes)
+        return explained(self.tokenizer, self.encode(conversation))
 
     def _prepare(self, conversation: Conversation) -> tuple[list[Message], frozenset[str]]:
         turns, flags = fit_roles(conversation.messages, self._template, self.rules.system)
@@ -137,8 +147,7 @@ class ChatEncoder:
         if forged := [turn["role"] for turn in turns if self._controls.found_in(turn["role"])]:
             raise TextError(f"The role {forged[0]!r} spells a control token of the reward model.")
         texts = texts_of(turns)
-        if any(map(_SURROGATE.search, texts)):
-            raise TextError("The text holds half of a surrogate pair, which is no character and has no tokens.")
+        refuse_surrogates(texts)
         if any(map(self._controls.found_in, texts)):
             flags |= {"control_tokens"}
         return turns, flags
@@ -148,16 +157,20 @@ class ChatEncoder:
         return text if opening or text.endswith(self.rules.suffix) else text + self.rules.suffix
 
     def _write(self, turns: Sequence[Message], opening: bool = False) -> tuple[str, list[int]]:
-        texts = texts_of(turns)
-        bos = self.tokenizer.bos_token
-        if not any(map(self._controls.found_in, texts)):
-            text, specials = apply_bos(self._render(turns, opening), bos, self.bos)
+        text, mark, specials = self._marked(turns, opening)
+        if not mark:
             return text, self._finished(self._tokenize(text, specials), opening)
-        mark = self._controls.mark_for(texts)
-        broken = map_texts(turns, lambda text: self._controls.break_spellings(text, mark))
-        text, specials = apply_bos(self._render(broken, opening), bos, self.bos)
         ids = self._controls.encode_marked(text, mark, add_special_tokens=specials)
         return text.replace(mark, ""), self._finished(ids, opening)
+
+    def _marked(self, turns: Sequence[Message], opening: bool = False) -> tuple[str, str, bool]:
+        """The text, the mark that breaks control tokens in it ("" if there are none), and whether to add specials."""
+        texts, mark = texts_of(turns), ""
+        if any(map(self._controls.found_in, texts)):
+            mark = self._controls.mark_for(texts)
+            turns = map_texts(turns, lambda text: self._controls.break_spellings(text, mark))
+        text, specials = apply_bos(self._render(turns, opening), self.tokenizer.bos_token, self.bos)
+        return text, mark, specials
 
     def _tokenize(self, text: str, specials: bool) -> list[int]:
         """Ids of clean text. What stands before its last turn is tokenized once for all the answers to it."""

@@ -26,15 +26,20 @@ def shorten(messages: Sequence[Message], encode: Encode, max_length: int) -> lis
         TextError: the template alone is longer than `max_length`.
     """
     *prompt, answer = messages
-    room = sum(len(turn["content"]) for turn in prompt)
-    cut = _least(room, lambda n: len(encode([*_cut_middle(prompt, n), answer])) <= max_length)
-    if cut is not None:
-        return [*_cut_middle(prompt, cut), answer]
-    bare, text = _cut_middle(prompt, room), answer["content"]
+    if shorter := shorten_prompt(prompt, lambda turns: len(encode([*turns, answer])) <= max_length):
+        return [*shorter, answer]
+    bare, text = _cut_middle(prompt, sum(len(turn["content"]) for turn in prompt)), answer["content"]
     cut = _least(len(text), lambda n: len(encode([*bare, {**answer, "content": text[n:]}])) <= max_length)
     if cut is None:
         raise TextError(f"The chat template alone is longer than max_length={max_length}; allow more tokens.")
     return [*bare, {**answer, "content": text[cut:]}]
+
+
+def shorten_prompt(prompt: Sequence[Message], fits: Callable[[Sequence[Message]], bool]) -> list[Message] | None:
+    """The turns with the least of their middle cut that makes them fit; None if even all of it does not."""
+    room = sum(len(turn["content"]) for turn in prompt)
+    cut = _least(room, lambda n: fits(_cut_middle(prompt, n)))
+    return None if cut is None else _cut_middle(prompt, cut)
 
 
 def _least(most: int, fits: Callable[[int], bool]) -> int | None:
