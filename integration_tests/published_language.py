@@ -30,3 +30,5 @@ MODELS = {
     ),
 }
 STEPS = [model for model in MODELS if model != PAIR]
+EURUS, DPO = "PRIME-RL/EurusPRM-Stage1", "RLHFlow/LLaMA3-iterative-DPO-final"
+MODELS |= {DPO: ("LlamaForCausalLM", "llama", UNTIED, LM), EURUS: ("Qwen2ForCausalLM", "chatml", UNTIED, LM)}

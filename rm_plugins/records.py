@@ -28,7 +28,8 @@ class StepFacts(BaseModel):
     Attributes:
         form: `answer`: the steps are one assistant turn, a tag behind each, and the tag's token is read. `turns`: each
             step is a user turn that the tag answers, and the token before the tag is read, which predicts it.
-            `pieces`: no template; prompt, steps and tags are tokenized one by one, and the tag is read.
+            `pieces`: no template; prompt, steps and tags are tokenized one by one, and the tag is read. `running`: the
+            steps are one assistant turn without tags, and each is scored by all tokens up to its end.
         separator: what stands between the steps of an answer, "" where the whole answer is one; options override it.
         tag: text of the one token that ends a step.
         lead: what is written between a step and its tag.
@@ -41,9 +42,9 @@ class StepFacts(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    form: Literal["answer", "turns", "pieces"]
+    form: Literal["answer", "turns", "pieces", "running"]
     separator: str
-    tag: str
+    tag: str = ""
     lead: str = ""
     join: str = ""
     prompt_end: str = ""
@@ -69,6 +70,8 @@ class Record(BaseModel):
         rewardbench: facts that differ where RewardBench writes the text.
         sign: 1 if higher is better, -1 for a cost model.
         steps: process models that are plain language models: how they are shown steps.
+        reference: implicit models: hub id of the model that training started from; "none" if it used none.
+        beta: implicit models: what the difference of log-probabilities is multiplied by.
         aggregate: process models: how the card makes one number of the steps; None where it does not say.
         sources: fact -> where it was read.
         assumed: facts that were derived, one sentence each.
@@ -94,6 +97,8 @@ class Record(BaseModel):
     sign: Literal[1, -1] = 1
     steps: StepFacts | None = None
     aggregate: str | None = None
+    reference: str | None = None
+    beta: float | None = None
     licence: str = "unverified"
     published: str = ""
     sources: dict[str, str] = {}

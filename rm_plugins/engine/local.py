@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol, TypeAlias
@@ -39,18 +40,26 @@ _WINDOW = 1024
 """Conversations encoded and run together; what is held at once does not grow with how many there are."""
 
 
-class LocalModel:
-    """Implements `RewardModel` for a family that is an encoder, a backbone and a head.
+class EncodingModel(ABC):
+    """Implements `RewardModel` for what scores token ids.
 
     Identical conversations of a call are encoded and scored once. With a store, what it holds is not computed again.
+
+    Attributes:
+        encoder: writes conversations.
+        parts: names of the parts that scores always have.
+        store: keeps scores, if there is one.
+        flags: flags of every score.
+        depends_on: what the numbers depend on beside the checkpoint and the options, another checkpoint say.
     """
 
-    def __init__(self, encoder: Encoder, engine: Engine, head: Head, parts: Sequence[str] = ()) -> None:
+    flags: frozenset[str] = frozenset()
+    depends_on = ""
+
+    def __init__(self, encoder: Encoder, parts: Sequence[str] = ()) -> None:
         self.encoder = encoder
-        self.engine = engine
         self.parts = tuple(parts)
         self.store: ScoreStore | None = None
-        self._head = head
 
     def score(self, conversations: Sequence[Conversation], progress: Progress | None = None) -> list[Score]:
         """Scores in order; a conversation the text rules refuse has no value, the flag `failed` and the reason."""
@@ -72,17 +81,36 @@ class LocalModel:
         todo = [encoded for encoded in readable if encoded not in known]
         if progress:
             progress(len(conversations) - len(todo))
-        fresh = {e: self._head(state) for e, state in zip(todo, self.engine.hidden(todo, progress), strict=True)}
+        fresh = dict(zip(todo, self._run(todo, progress), strict=True)) if todo else {}
         if self.store:
             self.store.keep(fresh)
         found = known | fresh
-        return [_flagged(found[e], e) if isinstance(e := seen[name], Encoded) else e for name in names]
+        return [self._flagged(found[e], e) if isinstance(e := seen[name], Encoded) else e for name in names]
+
+    def _flagged(self, score: Score, encoded: Encoded) -> Score:
+        return replace(score, flags=score.flags | encoded.flags | self.flags)
+
+    @abstractmethod
+    def _run(self, sequences: Sequence[Encoded], progress: Progress | None) -> list[Score]:
+        """The scores of what was encoded, without its flags."""
 
     def _encode(self, conversation: Conversation) -> Encoded | Score:
         try:
             return self.encoder.encode(conversation)
         except (TextError, ConversationError) as error:
             return Score(None, flags=frozenset({"failed"}), error=str(error))
+
+
+class LocalModel(EncodingModel):
+    """An encoder, a backbone and a head."""
+
+    def __init__(self, encoder: Encoder, engine: Engine, head: Head, parts: Sequence[str] = ()) -> None:
+        super().__init__(encoder, parts)
+        self.engine = engine
+        self._head = head
+
+    def _run(self, sequences: Sequence[Encoded], progress: Progress | None) -> list[Score]:
+        return [self._head(states) for states in self.engine.hidden(sequences, progress)]
 
 
 def local_model(
@@ -144,7 +172,3 @@ def load_tokenizer(*owners: Checkpoint) -> Any:
 
 def _negated(score: Score) -> Score:
     return replace(score, value=None if score.value is None else -score.value)
-
-
-def _flagged(score: Score, encoded: Encoded) -> Score:
-    return replace(score, flags=score.flags | encoded.flags)

@@ -89,14 +89,15 @@ class RewardFunction:
             return self._model
 
     def _with_store(self, model: RewardModel, path: Path) -> RewardModel:
-        from rm_plugins.engine.local import LocalModel
+        from rm_plugins.engine.local import EncodingModel
         from rm_plugins.engine.store import ScoreStore
 
-        if not isinstance(model, LocalModel):
+        if not isinstance(model, EncodingModel):
             raise OptionError(f"Family {self.family!r} runs no model here, so cache= has nothing to keep.")
         record = self.record.model_dump_json() if self.record else ""
         options = json.dumps(self.spec.options, sort_keys=True, default=repr)
-        model.store = ScoreStore(path, "\n".join([__version__, self.family, self.fingerprint(), record, options]))
+        files = self.fingerprint() + model.depends_on
+        model.store = ScoreStore(path, "\n".join([__version__, self.family, files, record, options]))
         return model
 
     def __call__(
