@@ -113,7 +113,7 @@ def test_a_language_model_without_a_record_is_asked_for_one(folders, model):
 
 @pytest.mark.parametrize("model", [QWEN, SKYWORK, TRL])
 def test_a_card_without_a_rule_needs_the_option(folders, model):
-    with pytest.raises(OptionError, match="last, min, prod or mean"):
+    with pytest.raises(OptionError, match="one of last, min, prod, mean"):
         load(folders[model], record=model, aggregate=None)
 
 
