@@ -172,7 +172,7 @@ def test_a_row_without_an_end_of_sequence_stops_too_and_the_process_is_as_before
     torch.manual_seed(5)
     generator = Generator(model, tok)
     together = generator.write(prompts, max_new_tokens=20, enough=lambda text: len(text) > 9)
-    generator.write(prompts, max_new_tokens=3, temperature=1.0)
+    generator.write(prompts, max_new_tokens=3, temperature=1.0, seeds=[1, 2])
     assert torch.equal(torch.rand(1), expected) and model.training
     alone = [generator.write([p], max_new_tokens=20, enough=lambda text: len(text) > 9)[0] for p in prompts]
     assert together == alone
@@ -183,7 +183,7 @@ def test_a_row_without_an_end_of_sequence_stops_too_and_the_process_is_as_before
 def test_sampling_is_repeated_by_its_seed():
     generator = Generator(language_model("llama"), tokenizer("chatml"))
     first, again, other = (
-        generator.write([(40, 41)] * 3, max_new_tokens=10, temperature=1.0, seed=seed) for seed in (1, 1, 2)
+        generator.write([(40, 41)] * 3, max_new_tokens=10, temperature=1.0, seeds=[seed] * 3) for seed in (1, 1, 2)
     )
     assert first == again != other
 

@@ -9,7 +9,13 @@ from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
-from transformers import DynamicCache, StoppingCriteria, StoppingCriteriaList
+from transformers import (
+    DynamicCache,
+    LogitsProcessor,
+    LogitsProcessorList,
+    StoppingCriteria,
+    StoppingCriteriaList,
+)
 
 from rm_plugins.engine.padded import accepted, batches
 from rm_plugins.engine.probe import packing_is_exact
@@ -48,7 +54,7 @@ class Generator:
         max_new_tokens: int,
         enough: Enough | None = None,
         temperature: float = 0.0,
-        seed: int = 0,
+        seeds: Sequence[int] = (),
         progress: Progress | None = None,
     ) -> list[str]:
         """Continuations of the prompts, in order, special tokens left out.
@@ -57,19 +63,17 @@ class Generator:
             prompts: token ids.
             max_new_tokens: most tokens of a continuation.
             enough: stops a row as soon as it holds of the row's text.
-            temperature: 0 for the likeliest token each time.
-            seed: of sampling; the process's own random numbers stay as they are.
+            temperature: 0 for the likeliest token each time; else tokens are sampled.
+            seeds: one a prompt; what is sampled depends on it and on the prompt, not on the other prompts.
             progress: called with the number of prompts finished.
         """
-        sampling: dict[str, Any] = {"do_sample": False}
-        if temperature:
-            sampling = {"do_sample": True, "temperature": temperature, "top_k": 0, "top_p": 1.0}
+        if temperature and len(seeds) != len(prompts):
+            raise ValueError(f"Sampling takes one seed a prompt: {len(seeds)} seeds for {len(prompts)} prompts.")
         texts = [""] * len(prompts)
-        with evaluating(self._model.base_model), torch.random.fork_rng(enabled=temperature > 0):
-            if temperature:
-                torch.manual_seed(seed)
+        with evaluating(self._model.base_model):
             for rows in self._batches(prompts, max_new_tokens):
-                written = self._batch([prompts[row] for row in rows], max_new_tokens, enough, sampling)
+                noise = [_Sampling(temperature, [seeds[row] for row in rows])] if temperature else []
+                written = self._batch([prompts[row] for row in rows], max_new_tokens, enough, noise)
                 for row, text in zip(rows, written, strict=True):
                     texts[row] = text
                 if progress:
@@ -84,7 +88,7 @@ class Generator:
             return found
         return [list(same) for rows in found for _, same in groupby(rows, key=lambda row: lengths[row])]
 
-    def _batch(self, rows: list[Ids], new: int, enough: Enough | None, sampling: dict[str, Any]) -> list[str]:
+    def _batch(self, rows: list[Ids], new: int, enough: Enough | None, noise: list[LogitsProcessor]) -> list[str]:
         device = next(self._model.parameters()).device
         prefix, longest = self._shared(rows), max(map(len, rows))
         padded = [(*r[:prefix], *[self._pad] * (longest - len(r)), *r[prefix:]) for r in rows]  # pads behind the prefix
@@ -95,11 +99,12 @@ class Generator:
             input_ids=ids,
             attention_mask=torch.tensor(mask, device=device),
             max_new_tokens=new,
+            do_sample=False,
+            logits_processor=LogitsProcessorList(noise),
             pad_token_id=self._pad,
             stopping_criteria=StoppingCriteriaList([stop] if stop else []),
             repetition_penalty=1.0,  # the model's own generation settings may have another
             **({self._cache: self._prefill(ids[:1, :prefix], len(rows))} if prefix else {}),
-            **sampling,
         )
         ends = stop.ends if stop else {}
         written = [row[longest : ends.get(number, len(row))] for number, row in enumerate(output)]
@@ -118,6 +123,18 @@ class Generator:
         backbone(input_ids=prefix, **{self._cache: cache}, **accepted(backbone, use_cache=True))
         cache.batch_repeat_interleave(rows)
         return cache
+
+
+class _Sampling(LogitsProcessor):  # type: ignore[misc]  # transformers is untyped here
+    """Gumbel noise, under which the likeliest token is a sample; each row draws from a generator of its own."""
+
+    def __init__(self, temperature: float, seeds: Sequence[int]) -> None:
+        self._temperature = temperature
+        self._sources = [torch.Generator().manual_seed(seed) for seed in seeds]
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        drawn = torch.stack([torch.rand(scores.shape[1], generator=source) for source in self._sources])
+        return scores / self._temperature - (-drawn.clamp_min(1e-20).log()).log().to(scores)
 
 
 class _Stop(StoppingCriteria):  # type: ignore[misc]  # transformers is untyped here

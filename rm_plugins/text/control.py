@@ -69,6 +69,13 @@ class ControlTokens:
         """Puts the mark behind the first character of every control token the text spells."""
         return self._pattern.sub(lambda hit: hit[0][0] + mark + hit[0][1:], text)
 
+    def encode_text(self, text: str) -> list[int]:
+        """Token ids of an author's text without specials; the control tokens that it spells are ordinary characters."""
+        if not self.found_in(text):
+            return list(self._tokenizer(text, add_special_tokens=False)["input_ids"])
+        mark = self.mark_for([text])
+        return self.encode_marked(self.break_spellings(text, mark), mark, add_special_tokens=False)
+
     def encode_marked(self, text: str, mark: str, *, add_special_tokens: bool) -> list[int]:
         """Token ids of marked text: unmarked control tokens count, marked ones are ordinary characters."""
         renamed = self._pattern.sub(lambda hit: self._alias(hit[0]), text).replace(mark, "")

@@ -24,6 +24,8 @@ from rm_plugins.text.truncate import shorten
 _PROMPTS = 64
 """Prompts whose ids are remembered; answers to one prompt come together."""
 _SURROGATE = re.compile("[\ud800-\udfff]")
+_PLACE = "\U0010ffff"
+"""Stands for words that are still to be written."""
 _PROBE: tuple[Message, ...] = tuple({"role": r, "content": "x"} for r in ("user", "assistant", "user", "assistant"))
 
 
@@ -111,22 +113,29 @@ class ChatEncoder:
         at = self._locate(ids, self.rules.position(ids))
         return Encoded(tuple(ids), at, text, flags, self._notes(turns, ids))
 
-    def encode_prompt(self, messages: Sequence[Message], *, add_generation_prompt: bool = False) -> Encoded:
+    def encode_prompt(
+        self, messages: Sequence[Message], *, add_generation_prompt: bool = False, role: str = ""
+    ) -> Encoded:
         """Writes turns that no answer ends, a question to a judge say, guarded as `encode` does; the last id is read.
 
         Args:
             messages: the turns, whole.
             add_generation_prompt: whether the template opens the turn that is to be written.
+            role: opens a turn of this role instead, one that no generation prompt knows.
 
         Raises:
             TextError: the template refuses the turns, or they are longer than the model reads: only the caller knows
                 what may be cut.
         """
         turns, flags = self._guard(*fit_roles(messages, self._template, self.rules.system))
-        text, ids = self._write(turns, add_generation_prompt)
+        text, ids = self._write(turns, role or add_generation_prompt)
         if self.rules.max_length is not None and len(ids) > self.rules.max_length:
             raise TextError(f"The prompt has {len(ids)} tokens and max_length is {self.rules.max_length}.")
         return Encoded(tuple(ids), (len(ids) - 1,), text, flags, self._notes(turns, ids))
+
+    def encode_continuation(self, text: str) -> list[int]:
+        """Token ids of what an opened turn goes on with."""
+        return self._controls.encode_text(text)
 
     def explain(self, conversation: Conversation) -> Explanation:
         """What the model will see of the conversation."""
@@ -152,18 +161,20 @@ class ChatEncoder:
             flags |= {"control_tokens"}
         return turns, flags
 
-    def _render(self, turns: Sequence[Message], opening: bool = False) -> str:
+    def _render(self, turns: Sequence[Message], opening: bool | str = False) -> str:
+        if isinstance(opening, str):
+            return self._template.render([*turns, {"role": opening, "content": _PLACE}]).partition(_PLACE)[0]
         text = self._template.render(turns, add_generation_prompt=opening)
         return text if opening or text.endswith(self.rules.suffix) else text + self.rules.suffix
 
-    def _write(self, turns: Sequence[Message], opening: bool = False) -> tuple[str, list[int]]:
+    def _write(self, turns: Sequence[Message], opening: bool | str = False) -> tuple[str, list[int]]:
         text, mark, specials = self._marked(turns, opening)
         if not mark:
             return text, self._finished(self._tokenize(text, specials), opening)
         ids = self._controls.encode_marked(text, mark, add_special_tokens=specials)
         return text.replace(mark, ""), self._finished(ids, opening)
 
-    def _marked(self, turns: Sequence[Message], opening: bool = False) -> tuple[str, str, bool]:
+    def _marked(self, turns: Sequence[Message], opening: bool | str = False) -> tuple[str, str, bool]:
         """The text, the mark that breaks control tokens in it ("" if there are none), and whether to add specials."""
         texts, mark = texts_of(turns), ""
         if any(map(self._controls.found_in, texts)):
@@ -187,7 +198,7 @@ class ChatEncoder:
         plain = self._ids_of("x", False)
         return self._ids_of("x", True)[-len(plain) :] == plain
 
-    def _finished(self, ids: list[int], opening: bool) -> list[int]:
+    def _finished(self, ids: list[int], opening: bool | str) -> list[int]:
         count, allowed = leading_bos(ids, self.tokenizer.bos_token_id), 2 if self.bos == "keep" else 1
         if count > allowed:
             raise TextError(

@@ -154,17 +154,11 @@ class PieceEncoder:
 
     def _joined(self, question: str, steps: Sequence[str]) -> Encoded:
         bos, facts = self.tokenizer.bos_token_id, self._facts
-        ids = [*([] if bos is None else [bos]), *self._ids(question + facts.prompt_end)]
+        ids = [*([] if bos is None else [bos]), *self._controls.encode_text(question + facts.prompt_end)]
         read_at = []
         for step in steps:
-            ids += [*self._ids(step), self._tag]
+            ids += [*self._controls.encode_text(step), self._tag]
             read_at.append(len(ids) - 1)
         start = "" if bos is None else self.tokenizer.bos_token
         text = start + question + facts.prompt_end + "".join(step + facts.tag for step in steps)
         return Encoded(tuple(ids), tuple(read_at), text)
-
-    def _ids(self, text: str) -> list[int]:
-        if not self._controls.found_in(text):
-            return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
-        mark = self._controls.mark_for([text])
-        return self._controls.encode_marked(self._controls.break_spellings(text, mark), mark, add_special_tokens=False)
