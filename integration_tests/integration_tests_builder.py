@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
+from threading import Lock, Thread
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -205,6 +205,47 @@ def hub_server(**repositories):
     Thread(target=server.serve_forever, daemon=True).start()
     try:
         yield f"http://127.0.0.1:{server.server_port}", server.asked
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+class _JsonRequest(BaseHTTPRequestHandler):
+    """Answers as `server.say(path, body, number)` says: (status, what becomes JSON)."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self):
+        body = json.loads(self.rfile.read(int(self.headers.get("Content-Length") or 0)) or "null")
+        with self.server.lock:
+            self.server.asked.append((self.path, body))
+            self.server.now += 1
+            self.server.most = max(self.server.most, self.server.now)
+            number = len(self.server.asked)
+        status, said = self.server.say(self.path, body, number)
+        with self.server.lock:
+            self.server.now -= 1
+        data = json.dumps(said).encode()
+        self.send_response(status)
+        for name, value in {"Content-Type": "application/json", "Content-Length": str(len(data))}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(data)
+
+    do_GET = do_POST
+
+    def log_message(self, *_):
+        pass
+
+
+@contextmanager
+def json_server(say):
+    """A server on this machine; yields its address, and itself: `asked` and `most` calls at once."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _JsonRequest)
+    server.say, server.asked, server.lock, server.now, server.most = say, [], Lock(), 0, 0
+    Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}", server
     finally:
         server.shutdown()
         server.server_close()

@@ -1,12 +1,10 @@
 """A judge behind a chat-completions API: the real client against a server on this machine."""
 
-import json
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Lock, Thread
 from time import sleep
 
 import pytest
+from integration_tests_builder import json_server
 
 from rm_plugins import Conversation, load_reward
 from rm_plugins.errors import OptionError, ScoringError
@@ -15,47 +13,23 @@ pytest.importorskip("openai", reason="the openai client is not installed")
 KEY = "sk-very-secret-key"
 
 
-class _Chat(BaseHTTPRequestHandler):
-    """Answers as `server.say` says: (status, words or logprobs)."""
+@contextmanager
+def judging(say):
+    """A chat-completions server that says (status, words or log-probabilities) to a body and its number."""
 
-    protocol_version = "HTTP/1.1"
-
-    def do_POST(self):
-        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        with self.server.lock:
-            self.server.asked.append(asked)
-            self.server.now += 1
-            self.server.most = max(self.server.most, self.server.now)
-        status, said = self.server.say(asked, len(self.server.asked))
-        with self.server.lock:
-            self.server.now -= 1
+    def answer(_, asked, number):
+        status, said = say(asked, number)
+        if status != 200:
+            return status, {"error": {"message": f"no: {KEY}"}}
         choice = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": said}}
         if isinstance(said, dict):
             told = [{"token": token, "logprob": value, "bytes": None} for token, value in said.items()]
             first = {"token": "x", "logprob": 0.0, "bytes": None, "top_logprobs": told}
             choice |= {"message": {"role": "assistant", "content": "x"}, "logprobs": {"content": [first]}}
-        reply = {"id": "1", "object": "chat.completion", "created": 0, "model": "m", "choices": [choice]}
-        body = json.dumps(reply if status == 200 else {"error": {"message": f"no: {KEY}"}}).encode()
-        self.send_response(status)
-        for name, value in {"Content-Type": "application/json", "Content-Length": str(len(body))}.items():
-            self.send_header(name, value)
-        self.end_headers()
-        self.wfile.write(body)
+        return 200, {"id": "1", "object": "chat.completion", "created": 0, "model": "m", "choices": [choice]}
 
-    def log_message(self, *_):
-        pass
-
-
-@contextmanager
-def judging(say):
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _Chat)
-    server.say, server.asked, server.lock, server.now, server.most = say, [], Lock(), 0, 0
-    Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}/v1", server
-    finally:
-        server.shutdown()
-        server.server_close()
+    with json_server(answer) as (url, server):
+        yield url + "/v1", server
 
 
 @pytest.fixture(autouse=True)
@@ -79,9 +53,9 @@ def test_gpt_4o_is_asked_by_its_record_and_in_both_orders():
     with judging(say) as (url, server):
         reward = load_reward(f"generative:{url}", record="gpt-4o")
         assert [score.value for score in reward.score([talk("good"), talk("bad")])] == [1.0, 0.0]
-    assert {asked["model"] for asked in server.asked} == {"gpt-4o"} and len(server.asked) == 2
-    assert [turn["role"] for turn in server.asked[0]["messages"]] == ["system", "user"]
-    assert "seed" not in server.asked[0] and server.asked[0]["temperature"] == 0
+    assert {asked["model"] for _, asked in server.asked} == {"gpt-4o"} and len(server.asked) == 2
+    assert [turn["role"] for turn in server.asked[0][1]["messages"]] == ["system", "user"]
+    assert "seed" not in server.asked[0][1] and server.asked[0][1]["temperature"] == 0
 
 
 def test_a_busy_server_is_asked_again_and_a_refusal_is_not():
@@ -119,7 +93,7 @@ def test_too_many_failures_stop_the_run():
     rows = [talk(answer) for answer in ("a", "b", "c", "fine")]
     with judging(say) as (url, _):
         assert [score.value for score in load(url).score(rows)] == [None, None, None, 5.0]
-        with pytest.raises(ScoringError, match=r"3 of 4 calls to the judge failed, more than max_failed=0\.5"):
+        with pytest.raises(ScoringError, match=r"3 of 4 calls to the server failed, more than max_failed=0\.5"):
             load(url, max_failed=0.5).score(rows)
 
 
@@ -127,11 +101,11 @@ def test_samples_have_seeds_that_the_item_gives():
     with judging(lambda asked, _: (200, "[[5]]")) as (url, server):
         reward = load(url, samples=3)
         reward.score([talk("a"), talk("b")])
-        first = sorted(asked["seed"] for asked in server.asked)
+        first = sorted(asked["seed"] for _, asked in server.asked)
         server.asked.clear()
         reward.score([talk("b"), talk("a")])
-        assert sorted(asked["seed"] for asked in server.asked) == first and len(set(first)) == 6
-        assert server.asked[0]["temperature"] == 1.0
+        assert sorted(asked["seed"] for _, asked in server.asked) == first and len(set(first)) == 6
+        assert server.asked[0][1]["temperature"] == 1.0
 
 
 def test_a_verifier_reads_the_alternatives_to_its_first_token():

@@ -13,11 +13,12 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from rm_plugins import Conversation, load_reward
 from rm_plugins.engine.generation import Generator
 from rm_plugins.errors import HeadError, OptionError, WrongFamilyError
-from rm_plugins.judging.asking import Asker, Failure
+from rm_plugins.judging.asking import Asker
 from rm_plugins.judging.formats import Format, format_named, formats
 from rm_plugins.judging.judges import Listwise, PairVotes, Panel, Ratings
 from rm_plugins.judging.pairs import Pairwise
 from rm_plugins.records import records
+from rm_plugins.remote.parallel import Failure
 
 UPSTREAM = json.loads(Path(__file__).parent.joinpath("upstream", "judges.json").read_text())
 QUESTION, FIRST, SECOND = "Sural {first} relates to?", "The back {answer}\nof it.", "I do not know."

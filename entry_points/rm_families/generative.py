@@ -20,6 +20,7 @@ from rm_plugins.judging.asking import Asker, Writer
 from rm_plugins.judging.formats import Format, Read, format_named, formats
 from rm_plugins.judging.judges import Listwise, PairVotes, Panel, Ratings
 from rm_plugins.judging.pairs import PAIR_OPTIONS, pairwise
+from rm_plugins.remote.parallel import LIMITS, Limits
 from rm_plugins.text.rules import check_choice
 
 OPTIONS = {
@@ -34,9 +35,7 @@ OPTIONS = {
 API_OPTIONS = {
     "api_model": "which model the server shall run; the record's name by default",
     "api_key_env": "environment variable with the key, OPENAI_API_KEY by default",
-    "parallel": "most calls at once, 8 by default",
-    "max_failed": "highest share of calls that may fail before scoring stops, in [0, 1]; 1 by default",
-}
+} | LIMITS
 
 
 @hookimpl
@@ -131,7 +130,6 @@ def _api(spec: LoadSpec, form: Format, read: Read, limits: dict[str, Any]) -> Wr
         raise OptionError(f"Which model shall {spec.target} run? Name it with api_model= or record=.")
     if form.reasoning_role or (read != "verdict" and form.max_new_tokens):
         raise OptionError(f"Format {form.name!r} with read={read!r} goes on with the judge's own turn; no API can.")
-    more = {name: spec.options[name] for name in ("parallel", "max_failed") if name in spec.options}
-    return ApiWriter(
-        spec.target, str(model), key_variable=spec.options.get("api_key_env", "OPENAI_API_KEY"), **limits, **more
-    )
+    bounds = Limits(**{name: spec.options[name] for name in LIMITS if name in spec.options})
+    variable = spec.options.get("api_key_env", "OPENAI_API_KEY")
+    return ApiWriter(spec.target, str(model), key_variable=variable, limits=bounds, **limits)

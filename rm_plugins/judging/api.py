@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from rm_plugins.errors import MissingExtraError, ScoringError
 from rm_plugins.family import Progress
-from rm_plugins.judging.asking import Failure, Question
+from rm_plugins.judging.asking import Question
+from rm_plugins.remote.parallel import Failure, Limits, in_parallel
 
 T = TypeVar("T")
 _RETRIES = 5
@@ -20,7 +20,7 @@ _TOP = 20
 class ApiWriter:
     """Implements `Writer` with the openai client, which retries timeouts, 408, 409, 429 and 5xx with growing pauses.
 
-    A call that fails all the same is a `Failure`, never a verdict. No more than `parallel` calls are under way at once.
+    A call that fails all the same is a `Failure`, never a verdict. Calls are bounded by `limits`.
 
     Args:
         url: address of the API, up to and with its version.
@@ -28,9 +28,7 @@ class ApiWriter:
         key_variable: environment variable that holds the key; servers without keys need none.
         max_new_tokens: most tokens of an answer.
         temperature: of sampling.
-        parallel: most calls at once.
-        max_failed: highest share of the calls for one batch that may fail, in [0, 1].
-        timeout: seconds until a call counts as failed.
+        limits: how hard the server is asked.
 
     Raises:
         MissingExtraError: the openai package is missing.
@@ -44,9 +42,7 @@ class ApiWriter:
         key_variable: str = "OPENAI_API_KEY",
         max_new_tokens: int,
         temperature: float,
-        parallel: int = 8,
-        max_failed: float = 1.0,
-        timeout: float = 120.0,
+        limits: Limits,
     ) -> None:
         try:
             from openai import OpenAI
@@ -55,9 +51,9 @@ class ApiWriter:
                 "A judge behind an API needs the openai package: pip install 'rm-plugins[judge]'"
             ) from error
         self._key = os.environ.get(key_variable) or "none"
-        self._client: Any = OpenAI(base_url=url, api_key=self._key, max_retries=_RETRIES, timeout=timeout)
+        self._client: Any = OpenAI(base_url=url, api_key=self._key, max_retries=_RETRIES, timeout=limits.timeout)
         self._model, self._new, self._temperature = model, max_new_tokens, temperature
-        self._parallel, self._max_failed = parallel, max_failed
+        self._limits = limits
 
     def write(
         self, questions: Sequence[Question], seeds: Sequence[int], progress: Progress | None = None
@@ -93,23 +89,12 @@ class ApiWriter:
         )
 
     def _all(self, ask: Callable[[int], T], count: int, progress: Progress | None) -> list[T | Failure]:
+        from openai import OpenAIError
+
         def attempt(row: int) -> T | Failure:
-            from openai import OpenAIError
-
             try:
-                found: T | Failure = ask(row)
+                return ask(row)
             except (OpenAIError, ScoringError, AttributeError, IndexError, TypeError) as error:
-                found = Failure(f"{type(error).__name__}: {error}".replace(self._key, "***")[:300])
-            if progress:
-                progress(1)
-            return found
+                return Failure(f"{type(error).__name__}: {error}".replace(self._key, "***")[:300])
 
-        with ThreadPoolExecutor(self._parallel) as pool:
-            replies = list(pool.map(attempt, range(count)))
-        failed = [reply for reply in replies if isinstance(reply, Failure)]
-        if failed and len(failed) / count > self._max_failed:
-            raise ScoringError(
-                f"{len(failed)} of {count} calls to the judge failed, more than max_failed={self._max_failed:g} "
-                f"allows. The first: {failed[0].error}"
-            )
-        return replies
+        return in_parallel(attempt, count, self._limits, progress)

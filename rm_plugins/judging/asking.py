@@ -12,6 +12,7 @@ from rm_plugins.conversation import Conversation, Message, plain_text
 from rm_plugins.errors import ConversationError
 from rm_plugins.family import Progress
 from rm_plugins.judging.formats import Format
+from rm_plugins.remote.parallel import Failure
 
 
 @dataclass(frozen=True)
@@ -30,13 +31,6 @@ class Question:
         """A seed that depends on the question's words and the sample's number alone, not on its place in a batch."""
         words = json.dumps([self.messages, sample], sort_keys=True, default=repr)
         return int.from_bytes(hashlib.sha256(words.encode()).digest()[:6], "big")
-
-
-@dataclass(frozen=True)
-class Failure:
-    """A question that has no answer, and why."""
-
-    error: str
 
 
 class Writer(Protocol):

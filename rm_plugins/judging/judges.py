@@ -12,10 +12,11 @@ from statistics import fmean
 from rm_plugins.conversation import Conversation
 from rm_plugins.errors import ConversationError
 from rm_plugins.family import Progress, Score
-from rm_plugins.judging.asking import Asker, Failure, Question, Writer, transcript
+from rm_plugins.judging.asking import Asker, Question, Writer, transcript
 from rm_plugins.judging.formats import Format, Read
 from rm_plugins.judging.groups import Distinct, by_prompt, rescaled
 from rm_plugins.judging.pairs import Pair, Preference
+from rm_plugins.remote.parallel import Failure
 from rm_plugins.text.reasoning import strip_reasoning
 
 _UNREADABLE = "The judge's answer ends in no verdict."

@@ -13,7 +13,8 @@ from rm_plugins.engine.tree import agreement
 from rm_plugins.engine.vocabulary import VocabularyHead
 from rm_plugins.errors import ConversationError, OptionError, TextError
 from rm_plugins.family import Progress
-from rm_plugins.judging.asking import Failure, Question
+from rm_plugins.judging.asking import Question
+from rm_plugins.remote.parallel import Failure
 from rm_plugins.text.encoder import ChatEncoder, Encoded
 from rm_plugins.text.reasoning import CLOSE, OPEN
 from rm_plugins.text.rules import TextRules
