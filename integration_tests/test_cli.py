@@ -261,3 +261,6 @@ def test_the_outside_plugin_installs_and_scores(tmp_path):
     environment = os.environ | {"PYTHONPATH": str(tmp_path)}
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
     assert result.stdout.strip() == "[0.5, None] keyword/whale,crab", result.stderr
+    suite = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", EXAMPLES / "03_write_a_plugin"]
+    result = subprocess.run(suite, capture_output=True, text=True, env=environment, cwd=tmp_path)
+    assert result.returncode == 0 and "12 passed" in result.stdout, result.stdout

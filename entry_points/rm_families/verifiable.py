@@ -75,8 +75,9 @@ class Checked:
         return scores
 
     def _one(self, conversation: Conversation) -> Score:
-        flags = frozenset() if conversation.answer.strip() else frozenset({"empty"})
+        flags: frozenset[str] = frozenset()
         try:
+            flags = frozenset() if conversation.answer.strip() else frozenset({"empty"})
             found = self._rule(conversation)
         except Exception as error:  # a user's function may raise anything; the other rows still count
             reason = str(error.args[0]) if isinstance(error, _Nothing) else f"{type(error).__name__}: {error}"

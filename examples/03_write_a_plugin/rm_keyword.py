@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from rm_plugins import Conversation, Family, Score, hookimpl
+from rm_plugins.errors import ConversationError
 
 
 class Keyword:
@@ -24,7 +25,10 @@ class Keyword:
         words = conversation.columns.get("keywords", self.words)
         if not words:
             return Score(None, error="no keywords were given")
-        said = conversation.answer.lower()
+        try:
+            said = conversation.answer.lower()
+        except ConversationError as error:  # a picture, say
+            return Score(None, error=str(error))
         return Score(sum(word.lower() in said for word in words) / len(words))
 
 
