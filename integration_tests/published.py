@@ -112,10 +112,18 @@ MODELS = {
         | linear("weights.fc.2", H, H)
         | linear("weights.fc.4", 5, H),
     ),
+    "ShikaiChen/LDL-Reward-Gemma-2-27B-v0.1": ("Gemma2Model", "gemma", {}, {}),
 }
 """Hub id -> architecture, style of tokenizer, config fields, and the tensors beside the backbone's."""
-PREFIX = {"Nexusflow/Starling-RM-34B": "transformer."}
-CODE = {"LlamaRewardModel", "LlamaForSequenceClassification", "CustomAutoModelForSequenceClassification"}
+PREFIX = {"Nexusflow/Starling-RM-34B": "transformer.", "ShikaiChen/LDL-Reward-Gemma-2-27B-v0.1": ""}
+PICKLES = {
+    "ShikaiChen/LDL-Reward-Gemma-2-27B-v0.1": {
+        "regression_layer.pt": linear("network.0", 16, H) | linear("network.2", 16, 16) | linear("network.4", 220, 16),
+        "gating_layer.pt": linear("network.0", 16, H) | linear("network.3", 16, 16) | linear("network.6", 22, 16),
+    }
+}
+"""Hub id -> the tensors that lie in pickles."""
+CODE = {"Gemma2Model", "LlamaRewardModel", "LlamaForSequenceClassification", "CustomAutoModelForSequenceClassification"}
 """Architectures whose repositories name no remote code."""
 
 
@@ -131,6 +139,8 @@ def checkpoint(model, backbone, folder, known=MODELS):
     save_file(
         {name: drawn(name, shape) for name, shape in shapes.items()}, folder / "model.safetensors", {"format": "pt"}
     )
+    for file, tensors in PICKLES.get(model, {}).items():
+        torch.save({name: drawn(file + name, shape) for name, shape in tensors.items()}, folder / file)
     tok.save_pretrained(folder)
     code = {} if architecture in CODE else {"auto_map": {"AutoModel": f"modeling_custom.{architecture}"}}
     facts = config.to_dict() | fields | {"architectures": [architecture], "dtype": "float32"} | code

@@ -76,6 +76,7 @@ CASES = {
         lambda made: made.published(EURUS, reference=made.folder(EURUS), aggregate="mean"),
         ("<|im_end|>",),
     ),
+    "ldl": (lambda made: made.published("ShikaiChen/LDL-Reward-Gemma-2-27B-v0.1"), ("<start_of_turn>",)),
     "nemotron": (lambda made: made.language("nemotron"), LLAMA),
     "nemotron served": (lambda made: made.nemo(), ()),
     "openbmb": (lambda made: made.published("openbmb/Eurus-RM-7b"), ("</s>",)),

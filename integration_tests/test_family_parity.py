@@ -1,16 +1,19 @@
 """Published models that are no stock classifiers, against the numbers that their upstream code gave."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
+import torch
 from integration_tests_builder import rewrite
-from published import CHAT, LONGER, MODELS, PREFIX, checkpoint
+from published import CHAT, LONGER, MODELS, PICKLES, PREFIX, checkpoint
 from transformers import AutoTokenizer
 
 from rm_plugins import load_reward
+from rm_plugins.checkpoint import Checkpoint
 from rm_plugins.conversation import from_trl
-from rm_plugins.errors import HeadError, OptionError, WrongFamilyError
+from rm_plugins.errors import CheckpointError, HeadError, OptionError, WrongFamilyError
 from rm_plugins.records import records
 from rm_plugins.text.locate import prompt_end_and_pooled
 
@@ -46,7 +49,8 @@ def test_every_model_has_a_number_from_upstream():
 @pytest.mark.parametrize("model", MODELS)
 def test_a_missing_head_tensor_is_an_error(tmp_path, model):
     folder = checkpoint(model, records()[model].backbone, tmp_path / "rm")
-    head = next(name for name in MODELS[model][3] if not name.startswith(("lm_head", "normalizer")))
+    head = next(n for n in [*PICKLES.get(model, {}), *MODELS[model][3]] if not n.startswith(("lm_head", "normalizer")))
+    (folder / head).unlink(missing_ok=True)
     rewrite(folder, lambda tensors: {name: tensor for name, tensor in tensors.items() if name != head})
     with pytest.raises((HeadError, WrongFamilyError)):
         load(folder, record=model)
@@ -166,3 +170,27 @@ def test_a_checkpoint_that_two_families_could_read_is_refused_by_name(folders, m
     monkeypatch.setitem(vars(other), "fits", lambda checkpoint: Fit(True, "reads everything"))
     with pytest.raises(WrongFamilyError, match="of family 'grm' or 'openbmb'; say which"):
         load(folders["openbmb/UltraRM-13b"])
+
+
+def test_a_pickle_of_more_than_tensors_is_refused_and_never_run(tmp_path):
+    ldl = "ShikaiChen/LDL-Reward-Gemma-2-27B-v0.1"
+    folder = checkpoint(ldl, "gemma2", tmp_path / "rm")
+
+    class Bomb:
+        def __reduce__(self):
+            return Path.touch, (tmp_path / "ran",)
+
+    torch.save({"network.0.weight": Bomb()}, folder / "gating_layer.pt")
+    with pytest.raises(CheckpointError, match=r"gating_layer\.pt is no pickle of plain tensors"):
+        load(folder, record=ldl)
+    assert not (tmp_path / "ran").exists()
+    torch.save([1, 2], folder / "gating_layer.pt")
+    with pytest.raises(CheckpointError, match="holds list, not names and their tensors"):
+        load(folder, record=ldl)
+
+
+def test_a_head_in_a_pickle_counts_as_part_of_the_checkpoint(folders):
+    folder = folders["ShikaiChen/LDL-Reward-Gemma-2-27B-v0.1"]
+    before, gate = Checkpoint.open(str(folder)).fingerprint(), folder / "gating_layer.pt"
+    os.utime(gate, ns=(1, 1))
+    assert Checkpoint.open(str(folder)).fingerprint() != before

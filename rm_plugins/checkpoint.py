@@ -18,6 +18,7 @@ _SMALL_FILES = ("config.json", "adapter_config.json", "tokenizer_config.json")
 _BLOCK = re.compile(r"(^|\.)(layers|h|layer|block|blocks)\.\d+\.\w+\.")
 """A module inside a numbered block; a stack of plain layers is a head."""
 _PARTS_OF_BACKBONE = {"embed_tokens", "norm", "wte", "wpe", "ln_f", "embeddings", "encoder", "rotary_emb"}
+_PICKLES = (".bin", ".pt")
 _ADAPTER_PREFIX = "base_model.model."
 
 
@@ -104,16 +105,32 @@ class Checkpoint:
         tensors = dict(_headers(folder)) if here else hub.fetch_headers(model, folder, _remote_weights(model, folder))
         return cls(model, folder, config or {}, adapter, tokenizer or {}, tensors, None if local else model)
 
+    def files(self) -> list[str]:
+        """Names of its files, those that are still on the hub too; none from subfolders."""
+        if self.repository and not _complete(self.folder):
+            return hub.list_files(self.repository, self.folder)
+        return [path.name for path in self.folder.iterdir()]
+
+    def file(self, name: str) -> Path:
+        """A file beside its safetensors, brought from the hub if it is not there yet."""
+        if self.repository and not (self.folder / name).exists():
+            hub.fetch_files(self.repository, self.folder, [name])
+        return self.folder / name
+
     def fingerprint(self) -> str:
         """Changes with any config, template or tokenizer file, and with the weights: their commit, or size and time."""
         digest = hashlib.sha256((self.folder.name if self.repository else "").encode())
         for path in sorted(p for p in self.folder.iterdir() if p.suffix in (".json", ".jinja", ".model", ".txt")):
             digest.update(path.name.encode() + path.read_bytes())
-        for path in [] if self.repository else (self.folder / name for name in weight_files(self.folder)):
+        for path in [] if self.repository else self._weights_here():
             digest.update(f"{path.name} {path.stat().st_size} {path.stat().st_mtime_ns}".encode())
         if self.adapter:
             digest.update(self.base().fingerprint().encode())
         return digest.hexdigest()
+
+    def _weights_here(self) -> list[Path]:
+        pickles = sorted(path for path in self.folder.iterdir() if path.suffix in _PICKLES)
+        return [*(self.folder / name for name in weight_files(self.folder)), *pickles]
 
     def with_weights(self) -> Path:
         """The folder with its weights in it, brought from the hub if they are not there yet."""
