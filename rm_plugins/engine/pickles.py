@@ -13,7 +13,7 @@ from rm_plugins.errors import CheckpointError
 
 
 def read_pickle(path: Path) -> dict[str, Tensor]:
-    """The tensors of a pickled state dict in float32, read by the unpickler that makes tensors and plain containers alone.
+    """The tensors of a pickled state dict in float32; the unpickler makes tensors and plain containers alone.
 
     Raises:
         CheckpointError: it holds anything else, code above all, or is no pickle.
