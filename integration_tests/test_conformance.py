@@ -9,6 +9,7 @@ from integration_tests_builder import Builder, json_server
 from published import MODELS, checkpoint
 from published_language import DPO, EURUS, PAIR, STEPS
 from published_language import MODELS as LANGUAGE
+from test_encoder import deberta
 
 from rm_families.nemotron import NAMES
 from rm_plugins import load_reward
@@ -42,6 +43,9 @@ class Made:
     def classifier(self):
         return load_reward(str(Builder(self.root / "classifier").classifier()), **LOCAL)
 
+    def encoder(self):
+        return load_reward(str(deberta(self.root / f"encoder-{len(list(self.root.iterdir()))}")), device="cpu")
+
     def served(self):
         say = json_server(lambda path, body, number: (200, {"rewards": [_length(body["query"])]}))
         url, _ = self.servers.enter_context(say)
@@ -64,6 +68,7 @@ def _length(texts):
 CASES = {
     "armorm": (lambda made: made.published("RLHFlow/ArmoRM-Llama3-8B-v0.1"), LLAMA),
     "beaver": (lambda made: made.published("PKU-Alignment/beaver-7b-v1.0-cost"), ("</s>",)),
+    "encoder": (lambda made: made.encoder(), ("[SEP]", "[CLS]")),
     "ensemble": (lambda made: made.ensemble(), ()),
     "generative": (lambda made: made.language("generative", format="verify"), ()),
     "generative pairs": (
