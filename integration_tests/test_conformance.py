@@ -7,9 +7,9 @@ import torch
 import transformers.dynamic_module_utils as remote_code
 from integration_tests_builder import Builder, json_server
 from published import MODELS, checkpoint
+from published_encoders import OASST, PAIRRM, encoder_checkpoint
 from published_language import DPO, EURUS, PAIR, STEPS
 from published_language import MODELS as LANGUAGE
-from test_encoder import deberta
 
 from rm_families.nemotron import NAMES
 from rm_plugins import load_reward
@@ -43,8 +43,10 @@ class Made:
     def classifier(self):
         return load_reward(str(Builder(self.root / "classifier").classifier()), **LOCAL)
 
-    def encoder(self):
-        return load_reward(str(deberta(self.root / f"encoder-{len(list(self.root.iterdir()))}")), device="cpu")
+    def encoder(self, model):
+        if model not in self.known:
+            self.known[model] = str(encoder_checkpoint(model, self.root / model))
+        return load_reward(self.known[model], record=model, device="cpu")
 
     def served(self):
         say = json_server(lambda path, body, number: (200, {"rewards": [_length(body["query"])]}))
@@ -68,7 +70,7 @@ def _length(texts):
 CASES = {
     "armorm": (lambda made: made.published("RLHFlow/ArmoRM-Llama3-8B-v0.1"), LLAMA),
     "beaver": (lambda made: made.published("PKU-Alignment/beaver-7b-v1.0-cost"), ("</s>",)),
-    "encoder": (lambda made: made.encoder(), ("[SEP]", "[CLS]")),
+    "encoder": (lambda made: made.encoder(OASST), ("[SEP]", "[CLS]")),
     "ensemble": (lambda made: made.ensemble(), ()),
     "generative": (lambda made: made.language("generative", format="verify"), ()),
     "generative pairs": (
@@ -86,6 +88,7 @@ CASES = {
     "nemotron served": (lambda made: made.nemo(), ()),
     "openbmb": (lambda made: made.published("openbmb/Eurus-RM-7b"), ("</s>",)),
     "pair_preference": (lambda made: made.published(PAIR), ()),
+    "pairrm": (lambda made: made.encoder(PAIRRM), ()),
     "qrm": (lambda made: made.published("nicolinho/QRM-Llama3.1-8B"), LLAMA),
     "remote": (lambda made: made.served(), ()),
     "sequence_classifier": (lambda made: made.classifier(), LLAMA),

@@ -2,16 +2,13 @@
 
 import pytest
 import torch
-from integration_tests_builder import CORPUS, rewrite
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
-from transformers import AutoModelForSequenceClassification, AutoTokenizer, PreTrainedTokenizerFast
-from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+from integration_tests_builder import rewrite
+from published_encoders import OASST, encoder_checkpoint
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from rm_plugins import load_reward
 from rm_plugins.errors import HeadError, WrongFamilyError
 
-OASST = "OpenAssistant/reward-model-deberta-v3-large-v2"
-MARKS = ["[PAD]", "[CLS]", "[SEP]", "[UNK]", "[MASK]"]
 TALKS = [
     ("quick fox?", "over the lazy dog."),
     ("over what does the quick brown fox jump, tool or model?", "x"),
@@ -19,54 +16,9 @@ TALKS = [
 ]
 
 
-def deberta(folder, seed=0, **config):
-    backend = Tokenizer(models.Unigram())
-    backend.pre_tokenizer, backend.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
-    letters = [chr(code) for code in range(33, 127)]
-    trainer = trainers.UnigramTrainer(
-        vocab_size=300, special_tokens=MARKS, unk_token="[UNK]", initial_alphabet=letters, show_progress=False
-    )
-    backend.train_from_iterator([*CORPUS, " ".join(letters)], trainer)
-    backend.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]",
-        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
-        special_tokens=[(mark, backend.token_to_id(mark)) for mark in ("[CLS]", "[SEP]")],
-    )
-    names = {f"{mark[1:-1].lower()}_token": mark for mark in MARKS}
-    tok = PreTrainedTokenizerFast(tokenizer_object=backend, bos_token="[CLS]", eos_token="[SEP]", **names)
-    settings = {
-        "vocab_size": len(tok),
-        "hidden_size": 32,
-        "intermediate_size": 48,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "relative_attention": True,
-        "position_buckets": 16,
-        "norm_rel_ebd": "layer_norm",
-        "share_att_key": True,
-        "pos_att_type": ["p2c", "c2p"],
-        "position_biased_input": False,
-        "type_vocab_size": 0,
-        "max_position_embeddings": 64,
-        "max_relative_positions": -1,
-        "pooler_hidden_size": 32,
-        "pooler_dropout": 0.5,
-        "pad_token_id": 0,
-        "num_labels": 1,
-    } | config
-    torch.manual_seed(seed)
-    model = AutoModelForSequenceClassification.from_config(CONFIG_MAPPING["deberta-v2"](**settings))
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.normal_(std=0.2)
-    model.save_pretrained(folder)
-    tok.save_pretrained(folder)
-    return folder
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    return deberta(tmp_path_factory.mktemp("deberta"))
+    return encoder_checkpoint(OASST, tmp_path_factory.mktemp("deberta") / "rm")
 
 
 @pytest.fixture(scope="module")
@@ -112,7 +64,7 @@ def test_earlier_turns_become_part_of_the_question(reward):
 
 
 def test_a_lost_pooler_is_an_error(tmp_path):
-    folder = deberta(tmp_path / "rm")
+    folder = encoder_checkpoint(OASST, tmp_path / "rm")
     rewrite(folder, lambda tensors: {n: t for n, t in tensors.items() if not n.startswith("pooler")})
     with pytest.raises((HeadError, WrongFamilyError), match=r"pooler\.dense"):
         load_reward(str(folder), record=OASST, device="cpu")
@@ -120,4 +72,5 @@ def test_a_lost_pooler_is_an_error(tmp_path):
 
 def test_a_classifier_of_two_classes_is_refused(tmp_path):
     with pytest.raises(WrongFamilyError, match="one output"):
-        load_reward(str(deberta(tmp_path / "rm", num_labels=2)), record=OASST, device="cpu")
+        two = encoder_checkpoint(OASST, tmp_path / "rm", **{"classifier.weight": (2, 32), "classifier.bias": (2,)})
+        load_reward(str(two), record=OASST, device="cpu")

@@ -14,17 +14,15 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from rm_plugins import Conversation, Family, hookimpl
-from rm_plugins.errors import ConversationError, TextError
+from rm_plugins.errors import TextError
 from rm_plugins.family import LOCAL_OPTIONS, LoadSpec, Progress, RewardModel, is_language_model, named_only
-from rm_plugins.judging.pairs import PAIR_OPTIONS, Pair, Preference, pairwise
+from rm_plugins.judging.pairs import PAIR_OPTIONS, EncodedPairs, Pair, pairwise
 from rm_plugins.text.roles import fit_roles
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from rm_plugins.conversation import Message
-    from rm_plugins.engine.runner import Engine
-    from rm_plugins.engine.vocabulary import VocabularyHead
     from rm_plugins.text.encoder import ChatEncoder, Encoded
     from rm_plugins.text.template import ChatTemplate
 
@@ -69,7 +67,15 @@ def load(spec: LoadSpec) -> RewardModel:
     engine = Engine(model.base_model, max_tokens_in_flight=spec.options.get("max_tokens_in_flight"))
     encoder = ChatEncoder(tokenizer, rules_for(spec.knowing(bos="none"), model.config.get_text_config()))
     context = ChatTemplate(tokenizer, CONTEXT)
-    return pairwise(spec, PairModel(PairEncoder(encoder, context), engine, VocabularyHead(model)))
+    questions, head = PairEncoder(encoder, context), VocabularyHead(model)
+
+    def first(states: Tensor, _: object) -> Tensor:
+        return head.logits(states, questions.targets).softmax(-1)[:, 0].cpu()
+
+    def run(written: Sequence[Encoded], progress: Progress | None) -> list[float]:
+        return [found.item() for found in engine.read(written, first, progress)]
+
+    return pairwise(spec, EncodedPairs(questions, run))
 
 
 class PairEncoder:
@@ -103,31 +109,6 @@ class PairEncoder:
     def _turns(self, conversation: Conversation) -> tuple[list[Message], frozenset[str]]:
         turns, flags = fit_roles(conversation.messages, self.context, self.chat.rules.system)
         return turns, flags if turns[-1]["content"].strip() else flags | {"empty"}
-
-
-class PairModel:
-    """Implements `PairJudge`: the probability of A against B after each question."""
-
-    def __init__(self, encoder: PairEncoder, engine: Engine, head: VocabularyHead) -> None:
-        self.encoder, self._engine, self._head = encoder, engine, head
-
-    def prefer(self, pairs: Sequence[Pair], progress: Progress | None = None) -> list[Preference]:
-        """One preference a pair; a pair that cannot be written has none, and says why."""
-        seen = [self._encode(pair) for pair in pairs]
-        readable = [question for question in seen if not isinstance(question, Preference)]
-        if progress and len(readable) < len(seen):
-            progress(len(seen) - len(readable))
-        found = iter(self._engine.read(readable, self._probability, progress))
-        return [q if isinstance(q, Preference) else Preference(next(found).item(), q.flags) for q in seen]
-
-    def _probability(self, states: Tensor, _: object) -> Tensor:
-        return self._head.logits(states, self.encoder.targets).softmax(-1)[:, 0].cpu()
-
-    def _encode(self, pair: Pair) -> Encoded | Preference:
-        try:
-            return self.encoder.encode(pair)
-        except (TextError, ConversationError) as error:
-            return Preference(None, frozenset({"failed"}), str(error))
 
 
 def _single(tokenizer: Any, label: str) -> int:

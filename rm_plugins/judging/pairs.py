@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 from rm_plugins.conversation import Conversation, plain_text
-from rm_plugins.errors import OptionError
+from rm_plugins.errors import ConversationError, OptionError, TextError
 from rm_plugins.family import LoadSpec, Progress, Score
 from rm_plugins.judging.groups import Distinct, by_prompt, rescaled
 from rm_plugins.judging.strength import RULES
 from rm_plugins.text.rules import check_choice
+
+if TYPE_CHECKING:
+    from rm_plugins.text.encoder import Encoded
 
 Reduce: TypeAlias = Literal["mean_win_rate", "bradley_terry", "reference"]
 PAIR_OPTIONS = {
@@ -50,6 +53,42 @@ class PairJudge(Protocol):
 
     def prefer(self, pairs: Sequence[Pair], progress: Progress | None = None) -> list[Preference]:
         """One preference a pair, in order; `progress` is called with the number of pairs finished since the last."""
+
+
+class PairEncoder(Protocol):
+    """Writes a pair as one text; raises TextError or ConversationError where it cannot."""
+
+    def encode(self, pair: Pair) -> Encoded:
+        """Encodes one pair."""
+
+
+class EncodedPairs:
+    """Implements `PairJudge` for a model that reads both answers in one text.
+
+    Args:
+        encoder: writes pairs.
+        run: gives each of what was written the probability that its first answer is the better, in order.
+    """
+
+    def __init__(
+        self, encoder: PairEncoder, run: Callable[[Sequence[Encoded], Progress | None], Sequence[float]]
+    ) -> None:
+        self.encoder, self._run = encoder, run
+
+    def prefer(self, pairs: Sequence[Pair], progress: Progress | None = None) -> list[Preference]:
+        """One preference a pair; a pair that cannot be written has none, and says why."""
+        seen = [self._encode(pair) for pair in pairs]
+        readable = [written for written in seen if not isinstance(written, Preference)]
+        if progress and len(readable) < len(seen):
+            progress(len(seen) - len(readable))
+        found = iter(self._run(readable, progress))
+        return [w if isinstance(w, Preference) else Preference(next(found), w.flags) for w in seen]
+
+    def _encode(self, pair: Pair) -> Encoded | Preference:
+        try:
+            return self.encoder.encode(pair)
+        except (TextError, ConversationError) as error:
+            return Preference(None, frozenset({"failed"}), str(error))
 
 
 class Pairwise:
