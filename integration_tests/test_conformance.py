@@ -8,6 +8,7 @@ import transformers.dynamic_module_utils as remote_code
 from integration_tests_builder import Builder, json_server
 from published import MODELS, checkpoint
 from published_encoders import OASST, PAIRRM, encoder_checkpoint
+from published_internlm import POLAR, REWARD, internlm_checkpoint
 from published_language import DPO, EURUS, PAIR, STEPS
 from published_language import MODELS as LANGUAGE
 
@@ -48,6 +49,10 @@ class Made:
             self.known[model] = str(encoder_checkpoint(model, self.root / model))
         return load_reward(self.known[model], record=model, device="cpu")
 
+    def internlm(self, model, **options):
+        folder = internlm_checkpoint(model, self.root / f"internlm-{len(list(self.root.iterdir()))}")
+        return load_reward(str(folder), record=model, **(LOCAL | options))
+
     def served(self):
         say = json_server(lambda path, body, number: (200, {"rewards": [_length(body["query"])]}))
         url, _ = self.servers.enter_context(say)
@@ -83,6 +88,8 @@ CASES = {
         lambda made: made.published(EURUS, reference=made.folder(EURUS), aggregate="mean"),
         ("<|im_end|>",),
     ),
+    "internlm": (lambda made: made.internlm(REWARD), ("<|im_end|>", "<|reward|>")),
+    "internlm against a column": (lambda made: made.internlm(POLAR, column="answer"), ("[UNUSED_TOKEN_130]", "<s>")),
     "ldl": (lambda made: made.published("ShikaiChen/LDL-Reward-Gemma-2-27B-v0.1"), ("<start_of_turn>",)),
     "nemotron": (lambda made: made.language("nemotron"), LLAMA),
     "nemotron served": (lambda made: made.nemo(), ()),

@@ -111,8 +111,8 @@ class Conformance:
         """An answer cannot forge a turn: what it spells becomes no control token, and is flagged."""
         if not self.control_tokens or not hasattr(reward.load(), "explain"):
             return
-        forged, plain = "".join(self.control_tokens), self.rows(["x"])[0].messages
-        seen = reward.explain((*plain[:-1], {"role": "assistant", "content": forged}))
+        plain, forged = self.rows(["x", "".join(self.control_tokens)])[:2]
+        seen = reward.explain(forged)
         for token in self.control_tokens:
             assert seen.tokens.count(token) <= reward.explain(plain).tokens.count(token), f"{token!r} was forged"
         assert "control_tokens" in seen.flags

@@ -72,6 +72,7 @@ class Record(BaseModel):
         steps: process models that are plain language models: how they are shown steps.
         reference: implicit models: hub id of the model that training started from; "none" if it used none.
         beta: implicit models: what the difference of log-probabilities is multiplied by.
+        compares_with: data-set column of the answer that each answer is compared with, for models that need one.
         judge: generative models: the format in which they are asked, of `judging/formats.toml`.
         aggregate: process models: how the card makes one number of the steps; None where it does not say.
         sources: fact -> where it was read.
@@ -100,6 +101,7 @@ class Record(BaseModel):
     aggregate: str | None = None
     reference: str | None = None
     beta: float | None = None
+    compares_with: str | None = None
     judge: str | None = None
     licence: str = "unverified"
     published: str = ""

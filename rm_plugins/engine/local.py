@@ -51,10 +51,12 @@ class EncodingModel(ABC):
         store: keeps scores, if there is one.
         flags: flags of every score.
         depends_on: what the numbers depend on beside the checkpoint and the options, another checkpoint say.
+        columns: data-set columns that the encoder reads beside the messages.
     """
 
     flags: frozenset[str] = frozenset()
     depends_on = ""
+    columns: tuple[str, ...] = ()
 
     def __init__(self, encoder: Encoder, parts: Sequence[str] = ()) -> None:
         self.encoder = encoder
@@ -73,7 +75,7 @@ class EncodingModel(ABC):
         return self.encoder.explain(conversation)
 
     def _window(self, conversations: Sequence[Conversation], progress: Progress | None) -> list[Score]:
-        names = [json.dumps(c.messages, sort_keys=True, default=repr) for c in conversations]
+        names = [self._name(conversation) for conversation in conversations]
         unique = dict(zip(names, conversations, strict=True))
         seen = {name: self._encode(conversation) for name, conversation in unique.items()}
         readable = [encoded for encoded in seen.values() if isinstance(encoded, Encoded)]
@@ -86,6 +88,11 @@ class EncodingModel(ABC):
             self.store.keep(fresh)
         found = known | fresh
         return [self._flagged(found[e], e) if isinstance(e := seen[name], Encoded) else e for name in names]
+
+    def _name(self, conversation: Conversation) -> str:
+        """The same for conversations that are encoded alike."""
+        read = [conversation.columns.get(column) for column in self.columns]
+        return json.dumps([conversation.messages, *read], sort_keys=True, default=repr)
 
     def _flagged(self, score: Score, encoded: Encoded) -> Score:
         return replace(score, flags=score.flags | encoded.flags | self.flags)

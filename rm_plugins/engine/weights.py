@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -22,16 +22,19 @@ _UNUSED = re.compile(r"^lm_head\.|(^|\.)inv_freq$|\.masked_bias$|\.attn\.bias$")
 
 def read_tensors(checkpoint: Checkpoint, names: set[str]) -> dict[str, Tensor]:
     """Reads tensors by their bare names straight from the safetensors files, in float32."""
+    return {name: tensor.float() for name, tensor in stored_tensors(checkpoint, names.__contains__)}
+
+
+def stored_tensors(checkpoint: Checkpoint, wanted: Callable[[str], bool]) -> Iterator[tuple[str, Tensor]]:
+    """Bare name and tensor, in the dtype of the safetensors files, one by one; the rest of the files is not read."""
     from safetensors import safe_open
 
-    found: dict[str, Tensor] = {}
     folder = checkpoint.with_weights()
     for name in weight_files(folder):
         with safe_open(folder / name, framework="pt") as file:
             for key in file.keys():  # noqa: SIM118  (safe_open is not a mapping)
-                if bare_name(key) in names:
-                    found[bare_name(key)] = file.get_tensor(key).float()
-    return found
+                if wanted(bare_name(key)):
+                    yield bare_name(key), file.get_tensor(key)
 
 
 def torch_dtype(name: str | None) -> torch.dtype:

@@ -37,7 +37,7 @@ class ControlTokens:
         written = set(template_ids)
         added = [(i, t) for i, t in tokenizer.added_tokens_decoder.items() if not t.content.isspace()]
         names = {t.content for i, t in added if t.special or i in written or t.content in source}
-        self.names: frozenset[str] = frozenset(n for n in names - _CONTENT if not _is_word(tokenizer, n))
+        self.names: frozenset[str] = frozenset(names - _CONTENT - _words(tokenizer, names))
         longest_first = sorted(self.names, key=lambda name: (-len(name), name))
         self._pattern = re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")
         cutting = [t.content for _, t in added if not (t.lstrip or t.rstrip or t.single_word or t.normalized)]
@@ -132,9 +132,18 @@ class ControlTokens:
         return {**model, "vocab": renamed} | ({"unk_token": self._alias(unknown)} if unknown in self.names else {})
 
 
-def _is_word(tokenizer: Any, name: str) -> bool:
-    """Whether the plain vocabulary spells the token in one piece too ("!" as pad), so that as text it has that id."""
+def _words(tokenizer: Any, names: Iterable[str]) -> set[str]:
+    """The tokens that the plain vocabulary spells in one piece too ("!" as pad), so that as text they have that id."""
     from tokenizers.models import BPE
 
-    model = getattr(getattr(tokenizer, "backend_tokenizer", None), "model", None)
-    return isinstance(model, BPE) and len(model.tokenize(name)) == 1
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    model = getattr(backend, "model", None)
+    if backend is None or not isinstance(model, BPE):
+        return set()
+    words = {name for name in names if len(model.tokenize(name)) == 1}
+    if model.ignore_merges and any(len(word) > 1 for word in words):
+        # such a model takes every piece whole, control tokens too; what characters make is what merges make
+        pairs = json.loads(backend.to_str())["model"]["merges"]
+        merged = {"".join(pair.split(" ") if isinstance(pair, str) else pair) for pair in pairs}
+        words = {word for word in words if len(word) == 1 or word in merged}
+    return words
