@@ -60,7 +60,13 @@ def test_list_shows_families_and_known_models():
     shown = json.loads(command("list", "--json", "--models").stdout)
     assert {f["name"] for f in shown["families"]} >= {"sequence_classifier"}
     assert "Ray2333/GRM-Gemma2-2B-rewardmodel-ft" in {m["id"] for m in shown["models"]}
-    assert "sequence_classifier" in command("list").stdout
+
+
+@pytest.mark.parametrize("width", ["60", "80", "200"])
+def test_list_breaks_no_name_on_a_narrow_terminal(width, monkeypatch):
+    monkeypatch.setenv("COLUMNS", width)
+    shown = command("list").stdout
+    assert all(f" {name} " in shown for name in ("sequence_classifier", "pair_preference", "generative"))
 
 
 def test_inspect_says_family_head_and_assumptions(model):

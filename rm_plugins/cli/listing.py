@@ -30,6 +30,7 @@ def list_families(
             [i.family.kind, name, i.provider, counts[name], ", ".join(i.family.requires), i.family.summary]
             for name, i in by_kind(found)
         ],
+        names=2,
     )
     if found.failures:
         typer.echo("Cannot be used:")

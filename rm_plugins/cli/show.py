@@ -27,8 +27,14 @@ def print_json(data: Any) -> None:
     typer.echo(json.dumps(data, indent=2, default=str))
 
 
-def print_rows(headings: list[str], rows: list[list[object]]) -> None:
-    """Writes a table to stdout, as wide as the terminal."""
+def print_rows(headings: list[str], rows: list[list[object]], *, names: int = 1) -> None:
+    """Writes a table to stdout, as wide as the terminal; its first columns are names, which are never broken.
+
+    Args:
+        headings: of the columns; all empty for none.
+        rows: the cells.
+        names: how many columns are names.
+    """
     from rich import box
     from rich.console import Console
     from rich.table import Table
@@ -36,7 +42,7 @@ def print_rows(headings: list[str], rows: list[list[object]]) -> None:
 
     table = Table(box=box.SIMPLE, pad_edge=False, padding=(0, 1, 0, 0), show_header=any(headings), show_edge=False)
     for index, heading in enumerate(headings):
-        table.add_column(heading, overflow="fold", no_wrap=index == 0)
+        table.add_column(heading, overflow="fold", no_wrap=index < names)
     for row in rows:
         table.add_row(*(Text(safe(cell)) for cell in row))
     Console().print(table)
