@@ -5,14 +5,15 @@ import json
 from integration_tests_builder import CORPUS
 from published import drawn, linear
 from safetensors.torch import save_file
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
-from transformers import AutoModel, PreTrainedTokenizerFast
+from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+from transformers import AutoModel, AutoModelForSeq2SeqLM, PreTrainedTokenizerFast
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 OASST = "OpenAssistant/reward-model-deberta-v3-large-v2"
 PAIRRM = "llm-blender/PairRM-hf"
 MARKS = ["[PAD]", "[CLS]", "[SEP]", "[UNK]", "[MASK]"]
 CANDIDATES = ["<|source|>", "<|candidate1|>", "<|candidate2|>"]
+STEAM = "stanfordnlp/SteamSHP-flan-t5-large"
 H = 32
 CLASSIFIER = linear("pooler.dense", H, H) | linear("classifier", 1, H)
 MODELS = {
@@ -92,5 +93,46 @@ def encoder_checkpoint(model, folder, **changes):
     save_file(tensors, folder / "model.safetensors", {"format": "pt"})
     tok.save_pretrained(folder)
     facts = config.to_dict() | fields | {"architectures": [architecture], "dtype": "float32"}
+    (folder / "config.json").write_text(json.dumps(facts, indent=1, default=str))
+    return folder
+
+
+def steam_checkpoint(folder):
+    """Writes a tiny checkpoint of SteamSHP and returns its folder."""
+    words = sorted({word for line in CORPUS for word in line.split()} | {"A", "B", "POST:", "RESPONSE"})
+    pieces = [("\u2581", -4.0), *((chr(code), -6.0) for code in range(33, 127))]
+    known = [(mark, 0.0) for mark in ("<pad>", "</s>", "<unk>", "<extra_id_0>")] + pieces
+    backend = Tokenizer(models.Unigram(known + [(f"\u2581{word}", -3.0) for word in words], unk_id=2))
+    backend.pre_tokenizer, backend.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
+    backend.normalizer = normalizers.Replace(Regex(r"\s+"), " ")  # line breaks too, as in every T5
+    backend.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 1)])
+    tok = PreTrainedTokenizerFast(
+        tokenizer_object=backend,
+        pad_token="<pad>",
+        eos_token="</s>",
+        unk_token="<unk>",
+        extra_special_tokens=["<extra_id_0>"],
+        model_input_names=["input_ids", "attention_mask"],
+    )
+    config = CONFIG_MAPPING["t5"](
+        vocab_size=len(tok),
+        d_model=H,
+        d_kv=8,
+        d_ff=48,
+        num_layers=2,
+        num_heads=4,
+        feed_forward_proj="gated-gelu",
+        tie_word_embeddings=False,
+        decoder_start_token_id=0,
+    )
+    shapes = AutoModelForSeq2SeqLM.from_config(config).state_dict()
+    tied = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
+    tensors = {name: drawn(name, tensor.shape) for name, tensor in shapes.items() if name not in tied}
+    folder.mkdir(parents=True)
+    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+    tok.save_pretrained(folder)
+    facts = config.to_dict() | {"architectures": ["T5ForConditionalGeneration"], "dtype": "float32"}
+    facts |= {"tie_word_embeddings": False}  # as the published file says; transformers 5 writes what it makes of it
+    del facts["scale_decoder_outputs"]
     (folder / "config.json").write_text(json.dumps(facts, indent=1, default=str))
     return folder

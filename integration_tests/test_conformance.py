@@ -7,7 +7,7 @@ import torch
 import transformers.dynamic_module_utils as remote_code
 from integration_tests_builder import Builder, json_server
 from published import MODELS, checkpoint
-from published_encoders import OASST, PAIRRM, encoder_checkpoint
+from published_encoders import OASST, PAIRRM, STEAM, encoder_checkpoint, steam_checkpoint
 from published_internlm import POLAR, REWARD, internlm_checkpoint
 from published_language import DPO, EURUS, PAIR, STEPS
 from published_language import MODELS as LANGUAGE
@@ -48,6 +48,10 @@ class Made:
         if model not in self.known:
             self.known[model] = str(encoder_checkpoint(model, self.root / model))
         return load_reward(self.known[model], record=model, device="cpu")
+
+    def steam(self):
+        folder = steam_checkpoint(self.root / f"steam-{len(list(self.root.iterdir()))}")
+        return load_reward(str(folder), record=STEAM, device="cpu")
 
     def internlm(self, model, **options):
         folder = internlm_checkpoint(model, self.root / f"internlm-{len(list(self.root.iterdir()))}")
@@ -100,6 +104,7 @@ CASES = {
     "remote": (lambda made: made.served(), ()),
     "sequence_classifier": (lambda made: made.classifier(), LLAMA),
     "starling": (lambda made: made.published("Nexusflow/Starling-RM-34B"), ("<|im_end|>",)),
+    "steamshp": (lambda made: made.steam(), ("</s>", "<extra_id_0>")),
     "urm": (lambda made: made.published("LxzGordon/URM-LLaMa-3.1-8B"), LLAMA),
     "verifiable": (lambda made: load_reward("verifiable:exact"), ()),
 } | {f"process {model}": (lambda made, model=model: made.published(model, aggregate="min"), ()) for model in STEPS}

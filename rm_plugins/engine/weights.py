@@ -112,6 +112,14 @@ def load_language_model(spec: LoadSpec, key_mapping: Mapping[str, str] | None = 
     return put_adapter(model, spec.checkpoint) if spec.checkpoint.adapter else model
 
 
+def load_seq2seq(spec: LoadSpec) -> Any:
+    """Loads an encoder-decoder with its vocabulary's head and refuses any weight it lacks."""
+    from transformers import AutoModelForSeq2SeqLM
+
+    assert spec.checkpoint
+    return _load(AutoModelForSeq2SeqLM, spec, spec.checkpoint, set())
+
+
 def _load(auto_class: Any, spec: LoadSpec, base: Checkpoint, heads: set[str], **more: Any) -> Any:
     record = spec.record or Record(id=spec.target)
     dtype = torch_dtype(record.dtype)
