@@ -14,6 +14,7 @@ PAIRRM = "llm-blender/PairRM-hf"
 MARKS = ["[PAD]", "[CLS]", "[SEP]", "[UNK]", "[MASK]"]
 CANDIDATES = ["<|source|>", "<|candidate1|>", "<|candidate2|>"]
 STEAM = "stanfordnlp/SteamSHP-flan-t5-large"
+LETTERS = [("\u2581", -4.0), *((chr(code), -6.0) for code in range(33, 127))]
 H = 32
 CLASSIFIER = linear("pooler.dense", H, H) | linear("classifier", 1, H)
 MODELS = {
@@ -38,11 +39,10 @@ MODELS = {
 def encoder_tokenizer():
     """Unigram pieces behind the marks: the letters, and the words of the corpus."""
     words = sorted({word for line in CORPUS for word in line.split()})
-    pieces = [("\u2581", -4.0), *((chr(code), -6.0) for code in range(33, 127))]
     backend = Tokenizer(
         models.Unigram(
             [(mark, 0.0) for mark in MARKS + CANDIDATES]
-            + pieces
+            + LETTERS
             + [(f"\u2581{word}", -3.0) for word in words if len(word) > 1],
             unk_id=MARKS.index("[UNK]"),
         )
@@ -100,8 +100,7 @@ def encoder_checkpoint(model, folder, **changes):
 def steam_checkpoint(folder):
     """Writes a tiny checkpoint of SteamSHP and returns its folder."""
     words = sorted({word for line in CORPUS for word in line.split()} | {"A", "B", "POST:", "RESPONSE"})
-    pieces = [("\u2581", -4.0), *((chr(code), -6.0) for code in range(33, 127))]
-    known = [(mark, 0.0) for mark in ("<pad>", "</s>", "<unk>", "<extra_id_0>")] + pieces
+    known = [(mark, 0.0) for mark in ("<pad>", "</s>", "<unk>", "<extra_id_0>")] + LETTERS
     backend = Tokenizer(models.Unigram(known + [(f"\u2581{word}", -3.0) for word in words], unk_id=2))
     backend.pre_tokenizer, backend.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
     backend.normalizer = normalizers.Replace(Regex(r"\s+"), " ")  # line breaks too, as in every T5

@@ -11,10 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rm_plugins import Conversation, Family, hookimpl
-from rm_plugins.errors import TextError
 from rm_plugins.family import LOCAL_OPTIONS, LoadSpec, Progress, RewardModel, is_language_model, named_only
 from rm_plugins.judging.pairs import PAIR_OPTIONS, EncodedPairs, Pair, pairwise
 from rm_plugins.text.roles import fit_roles
@@ -91,8 +90,10 @@ class PairEncoder:
     """
 
     def __init__(self, chat: ChatEncoder, context: ChatTemplate, labels: Sequence[str] = ("A", "B")) -> None:
+        from rm_plugins.text.steps import single_token
+
         self.chat, self.context = chat, context
-        self.targets = [_single(chat.tokenizer, label) for label in labels]
+        self.targets = [single_token(chat.tokenizer, label) for label in labels]
 
     def encode(self, pair: Pair) -> Encoded:
         """The question, read at its last token.
@@ -109,10 +110,3 @@ class PairEncoder:
     def _turns(self, conversation: Conversation) -> tuple[list[Message], frozenset[str]]:
         turns, flags = fit_roles(conversation.messages, self.context, self.chat.rules.system)
         return turns, flags if turns[-1]["content"].strip() else flags | {"empty"}
-
-
-def _single(tokenizer: Any, label: str) -> int:
-    ids = tokenizer(label, add_special_tokens=False)["input_ids"]
-    if len(ids) != 1:
-        raise TextError(f"{label!r} is {len(ids)} tokens of this tokenizer; a pair model answers with one.")
-    return int(ids[0])

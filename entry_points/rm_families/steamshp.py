@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from rm_plugins import Conversation, Family, hookimpl
+from rm_plugins import Family, hookimpl
 from rm_plugins.conversation import plain_text
 from rm_plugins.family import LOCAL_OPTIONS, Fit, LoadSpec, Progress, RewardModel, named_only
 from rm_plugins.judging.pairs import PAIR_OPTIONS, EncodedPairs, Pair, pairwise
@@ -80,7 +80,9 @@ def load(spec: LoadSpec) -> RewardModel:
 
 
 class PostEncoder:
-    """Writes a post and two responses; too long, the post loses its middle, and then the responses their beginnings.
+    """Writes a post and two responses; too long, a response keeps its end, the post both its ends.
+
+    A response loses what is beyond half the room; the post then loses its middle until all fits.
 
     Args:
         tokenizer: the model's own.
@@ -105,7 +107,7 @@ class PostEncoder:
         from rm_plugins.text.encoder import Encoded, refuse_surrogates
 
         asked = [plain_text(turn.get("content")) for turn in pair.first.messages[:-1]]
-        whole = [_line(" ".join(asked)), *map(_answer, (pair.first, pair.second))]
+        whole = [_line(" ".join(asked)), *(_line(answered.answer) for answered in (pair.first, pair.second))]
         refuse_surrogates(whole)
         texts = self._shortened(whole)
         found = {
@@ -141,10 +143,6 @@ class PostEncoder:
 
 def _question(post: str, first: str, second: str) -> str:
     return f"POST: {post} \n\n RESPONSE A: {first}\n\n RESPONSE B: {second}\n\n Which response is better? RESPONSE"
-
-
-def _answer(conversation: Conversation) -> str:
-    return _line(conversation.answer)
 
 
 def _line(text: str) -> str:
