@@ -51,6 +51,7 @@ STYLES = {
 OTHERS = {
     "athene": (LLAMA, "<|bos|>", "<|eot|>", "<|pad|>", ["<|start|>", "<|end|>", "<|cls|>"]),
     "plain": (None, "<s>", "</s>", None, ["<unk>"]),
+    "unk first": (None, "<s>", "</s>", "<unk>", []),
     "steps": (CHATML, None, "<|im_end|>", "<|endoftext|>", ["<|im_start|>", "<extra_0>"]),
     "lines": (None, "<|im_end|>", "<|im_end|>", "<|endoftext|>", []),
     "sentencepiece": (None, "<s>", "</s>", None, ["<unk>"]),

@@ -11,6 +11,7 @@ from published_encoders import OASST, PAIRRM, STEAM, encoder_checkpoint, steam_c
 from published_internlm import POLAR, REWARD, internlm_checkpoint
 from published_language import DPO, EURUS, PAIR, STEPS
 from published_language import MODELS as LANGUAGE
+from published_starling import STARLING, starling_checkpoint
 
 from rm_families.nemotron import NAMES
 from rm_plugins import load_reward
@@ -52,6 +53,10 @@ class Made:
     def steam(self):
         folder = steam_checkpoint(self.root / f"steam-{len(list(self.root.iterdir()))}")
         return load_reward(str(folder), record=STEAM, device="cpu")
+
+    def starling(self):
+        folder, base = starling_checkpoint(self.root / f"starling-{len(list(self.root.iterdir()))}")
+        return load_reward(str(folder), record=STARLING, base=str(base), **LOCAL)
 
     def internlm(self, model, **options):
         folder = internlm_checkpoint(model, self.root / f"internlm-{len(list(self.root.iterdir()))}")
@@ -104,6 +109,7 @@ CASES = {
     "remote": (lambda made: made.served(), ()),
     "sequence_classifier": (lambda made: made.classifier(), LLAMA),
     "starling": (lambda made: made.published("Nexusflow/Starling-RM-34B"), ("<|im_end|>",)),
+    "starling 7B": (lambda made: made.starling(), ("</s>",)),
     "steamshp": (lambda made: made.steam(), ("</s>", "<extra_id_0>")),
     "urm": (lambda made: made.published("LxzGordon/URM-LLaMa-3.1-8B"), LLAMA),
     "verifiable": (lambda made: load_reward("verifiable:exact"), ()),

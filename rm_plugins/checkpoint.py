@@ -84,8 +84,14 @@ class Checkpoint:
         return {n: s for n, s in tensors.items() if n.split(".")[0] not in known and ".lora_" not in n}
 
     @classmethod
-    def open(cls, model: str, revision: str | None = None) -> Checkpoint:
+    def open(cls, model: str, revision: str | None = None, *, bare: bool = False) -> Checkpoint:
         """Opens a local folder, or a hub repository, of which only small files and tensor headers are fetched.
+
+        Args:
+            model: folder, hub id, or name of a shipped model.
+            revision: hub revision.
+            bare: for a pickle without a config, and for a model of which the config alone is wanted: take the small
+                files that are there, and read no headers.
 
         Raises:
             UnknownModelError: no such folder, and the hub has no such repository.
@@ -97,11 +103,11 @@ class Checkpoint:
         except CheckpointError as error:
             raise CheckpointError(f"{error}{how_to_get(model)}") from error
         config, adapter, tokenizer = (_read_json(folder / name) for name in _SMALL_FILES)
-        if config is None and adapter is None:
+        if config is None and adapter is None and not bare:
             raise CheckpointError(
                 f"{folder} has neither config.json nor adapter_config.json, so it is not a model folder."
             )
-        here = local is not None or _complete(folder)
+        here = local is not None or bare or _complete(folder)
         tensors = dict(_headers(folder)) if here else hub.fetch_headers(model, folder, _remote_weights(model, folder))
         return cls(model, folder, config or {}, adapter, tokenizer or {}, tensors, None if local else model)
 

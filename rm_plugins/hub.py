@@ -9,7 +9,8 @@ from pathlib import Path
 
 from rm_plugins.errors import CheckpointError, UnknownModelError
 
-_SMALL = ["*.json", "*.model", "*.jinja", "*.txt"]
+_SMALL = ["*.json", "*.model", "*.jinja", "*.txt", "README.md"]
+"""The card is among them so that a repository of weights alone has a folder."""
 _SUBFOLDERS = ["*/*"]
 
 

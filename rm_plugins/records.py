@@ -68,6 +68,7 @@ class Record(BaseModel):
         suffix: token that ends the text, whatever the template wrote.
         pad_id: pad that pooling looks for; None for the config's.
         rewardbench: facts that differ where RewardBench writes the text.
+        base: hub id of the model whose config and tokenizer it uses, for a pickle of weights that has none.
         sign: 1 if higher is better, -1 for a cost model.
         steps: process models that are plain language models: how they are shown steps.
         reference: implicit models: hub id of the model that training started from; "none" if it used none.
@@ -96,6 +97,7 @@ class Record(BaseModel):
     pad_id: int | None = None
     rewardbench: dict[str, str] = {}
     max_length: int | None = None
+    base: str | None = None
     sign: Literal[1, -1] = 1
     steps: StepFacts | None = None
     aggregate: str | None = None
@@ -175,7 +177,7 @@ def as_published(facts: Record, family: str) -> Record:
 
     Their cards write the text by hand, so an unknown model of the family was made for that text too, or for none.
     """
-    models = [r for r in records().values() if r.family == family and r.backbone == facts.backbone]
+    models = [r for r in records().values() if r.family == family and r.backbone == facts.backbone and not r.base]
     texts = {(r.template, r.bos, r.eos, r.pooling, r.pad_id) for r in models}
     if len(texts) != 1 or models[0].template is None:
         return facts

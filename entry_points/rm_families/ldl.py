@@ -65,7 +65,8 @@ def load(spec: LoadSpec) -> RewardModel:
     checkpoint = spec.fitting("ldl", fits)
     width, config = checkpoint.hidden_size, checkpoint.config
     heads = [read_pickle(checkpoint.file(head)) for head in (REGRESSION, GATE)]
-    regression, gate = (stack(tensors, "network", width, leaky_relu) for tensors in heads)
+    tensors = [{name: tensor.float() for name, tensor in head.items()} for head in heads]
+    regression, gate = (stack(head, "network", width, leaky_relu) for head in tensors)
     probe = torch.zeros(1, width)
     outputs, weights = regression(probe).shape[1], gate(probe).shape[1]
     if outputs != _RATINGS * weights:

@@ -58,7 +58,11 @@ def resolve(
         return resolve(target, catalog, family=prefix, record=record, revision=revision)
     known = records.require(record) if record else records.find(model)
     try:
-        checkpoint = Checkpoint.open(_existing(model), revision or (known.revision if known else None))
+        checkpoint = Checkpoint.open(
+            _existing(model),
+            revision or (known.revision if known else None),
+            bare=bool(known and known.base),
+        )
     except UnknownModelError as error:
         raise UnknownModelError(f"{error}{_suggestion(model, catalog)}") from error
     facts = known or records.derive(checkpoint)
