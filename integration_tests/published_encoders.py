@@ -13,6 +13,7 @@ OASST = "OpenAssistant/reward-model-deberta-v3-large-v2"
 PAIRRM = "llm-blender/PairRM-hf"
 MARKS = ["[PAD]", "[CLS]", "[SEP]", "[UNK]", "[MASK]"]
 CANDIDATES = ["<|source|>", "<|candidate1|>", "<|candidate2|>"]
+BETTER = "mightbe/Better-PairRM"
 STEAM = "stanfordnlp/SteamSHP-flan-t5-large"
 LETTERS = [("\u2581", -4.0), *((chr(code), -6.0) for code in range(33, 127))]
 H = 32
@@ -33,11 +34,12 @@ MODELS = {
         linear("head_layer.1", H, 2 * H) | linear("head_layer.4", 3, H),
     ),
 }
+MODELS[BETTER] = MODELS[PAIRRM]
 """Hub id -> architecture, what its backbone's names begin with, config fields, and the tensors of its head."""
 
 
-def encoder_tokenizer():
-    """Unigram pieces behind the marks: the letters, and the words of the corpus."""
+def encoder_tokenizer(*, one_space=False):
+    """Unigram pieces behind the marks: the letters, and the words of the corpus; one space, or all as they are."""
     words = sorted({word for line in CORPUS for word in line.split()})
     backend = Tokenizer(
         models.Unigram(
@@ -48,6 +50,9 @@ def encoder_tokenizer():
         )
     )
     backend.pre_tokenizer, backend.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
+    if one_space:
+        strip = normalizers.Strip(left=False, right=True)
+        backend.normalizer = normalizers.Sequence([normalizers.Replace(Regex(r"\s+"), " "), strip])
     backend.post_processor = processors.TemplateProcessing(
         single="[CLS] $A [SEP]",
         pair="[CLS] $A [SEP] $B:1 [SEP]:1",
@@ -67,7 +72,7 @@ def encoder_tokenizer():
 def encoder_checkpoint(model, folder, **changes):
     """Writes the tiny checkpoint of a published encoder and returns its folder."""
     architecture, prefix, fields, heads = MODELS[model]
-    tok = encoder_tokenizer()
+    tok = encoder_tokenizer(one_space=model == BETTER)
     settings = {
         "vocab_size": len(tok),
         "hidden_size": H,

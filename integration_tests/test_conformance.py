@@ -7,7 +7,7 @@ import torch
 import transformers.dynamic_module_utils as remote_code
 from integration_tests_builder import Builder, json_server
 from published import MODELS, checkpoint
-from published_encoders import OASST, PAIRRM, STEAM, encoder_checkpoint, steam_checkpoint
+from published_encoders import BETTER, OASST, PAIRRM, STEAM, encoder_checkpoint, steam_checkpoint
 from published_internlm import POLAR, REWARD, internlm_checkpoint
 from published_language import DPO, EURUS, PAIR, STEPS
 from published_language import MODELS as LANGUAGE
@@ -50,9 +50,9 @@ class Made:
             self.known[model] = str(encoder_checkpoint(model, self.root / model))
         return load_reward(self.known[model], record=model, device="cpu")
 
-    def steam(self):
+    def steam(self, **options):
         folder = steam_checkpoint(self.root / f"steam-{len(list(self.root.iterdir()))}")
-        return load_reward(str(folder), record=STEAM, device="cpu")
+        return load_reward(str(folder), record=STEAM, device="cpu", **options)
 
     def starling(self):
         folder, base = starling_checkpoint(self.root / f"starling-{len(list(self.root.iterdir()))}")
@@ -105,12 +105,14 @@ CASES = {
     "openbmb": (lambda made: made.published("openbmb/Eurus-RM-7b"), ("</s>",)),
     "pair_preference": (lambda made: made.published(PAIR), ()),
     "pairrm": (lambda made: made.encoder(PAIRRM), ()),
+    "pairrm better": (lambda made: made.encoder(BETTER), ()),
     "qrm": (lambda made: made.published("nicolinho/QRM-Llama3.1-8B"), LLAMA),
     "remote": (lambda made: made.served(), ()),
     "sequence_classifier": (lambda made: made.classifier(), LLAMA),
     "starling": (lambda made: made.published("Nexusflow/Starling-RM-34B"), ("<|im_end|>",)),
     "starling 7B": (lambda made: made.starling(), ("</s>",)),
     "steamshp": (lambda made: made.steam(), ("</s>", "<extra_id_0>")),
+    "steamshp alone": (lambda made: made.steam(alone=True), ("</s>", "<extra_id_0>")),
     "urm": (lambda made: made.published("LxzGordon/URM-LLaMa-3.1-8B"), LLAMA),
     "verifiable": (lambda made: load_reward("verifiable:exact"), ()),
 } | {f"process {model}": (lambda made, model=model: made.published(model, aggregate="min"), ()) for model in STEPS}

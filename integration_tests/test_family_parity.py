@@ -42,6 +42,13 @@ def test_upstream_code_gives_the_same_ids_and_number(folders, model):
             assert list(ours.parts.values()) == pytest.approx(theirs["parts"], rel=1e-6, abs=1e-6)
 
 
+def test_worldpm_is_read_as_the_class_whose_name_it_has(folders):
+    mathematics, world = (
+        load(folders["Qwen/Qwen2.5-Math-RM-72B"], record=f"Qwen/{n}") for n in ("Qwen2.5-Math-RM-72B", "WorldPM-72B")
+    )
+    assert world.score([CHAT]) == mathematics.score([CHAT])
+
+
 def test_every_model_has_a_number_from_upstream():
     assert set(UPSTREAM) == set(MODELS)
 

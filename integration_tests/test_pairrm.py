@@ -7,13 +7,14 @@ from pathlib import Path
 import pytest
 from integration_tests_builder import rewrite
 from published import CHAT, LONGER
-from published_encoders import PAIRRM, encoder_checkpoint
+from published_encoders import BETTER, PAIRRM, encoder_checkpoint
 
 from rm_plugins import Conversation, load_reward
 from rm_plugins.errors import HeadError, WrongFamilyError
 from rm_plugins.judging.pairs import Pair
 
 UPSTREAM = json.loads(Path(__file__).parent.joinpath("upstream", "pairrm.json").read_text())
+BETTER_UPSTREAM = json.loads(Path(__file__).parent.joinpath("upstream", "better_pairrm.json").read_text())
 OTHERS = ("brown fox, I think", "no idea")
 
 
@@ -53,6 +54,25 @@ def test_the_published_class_gives_the_same_ids_and_logits(folder, number, text,
         assert judge.prefer([order])[0].first == pytest.approx(1 / (1 + math.exp(-logit)), abs=1e-6)
     chance = win(theirs["logits"])
     assert [s.value for s in reward.score([first, second])] == pytest.approx([chance, 1 - chance], abs=1e-6)
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_better_pairrm_writes_a_template_and_its_mark_apart(tmp_path, number):
+    theirs = BETTER_UPSTREAM["talks"][number]
+    reward = load(encoder_checkpoint(BETTER, tmp_path / "rm"), record=BETTER)
+    before = [{"role": "system", "content": "model tool"}] if number == 0 else []
+    first, second = (Conversation((*before, *found.messages)) for found in pair(number))
+    judge = reward.load().judge
+    for order, ids, logit in zip(
+        (Pair(first, second), Pair(second, first)), theirs["ids"], theirs["logits"], strict=True
+    ):
+        seen = judge.encoder.encode(order)
+        assert list(seen.ids) == ids and [seen.ids[at] for at in seen.read_at] == [5, 6, 7]
+        assert judge.prefer([order])[0].first == pytest.approx(1 / (1 + math.exp(-logit)), abs=1e-6)
+    chance = win(theirs["logits"])
+    scores = reward.score([first, second])
+    assert [s.value for s in scores] == pytest.approx([chance, 1 - chance], abs=1e-6)
+    assert not any(s.flags for s in scores)
 
 
 def test_a_spelled_mark_is_text_and_is_never_read(folder):

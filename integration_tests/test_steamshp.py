@@ -10,7 +10,7 @@ from published import CHAT, LONGER
 from published_encoders import STEAM, steam_checkpoint
 
 from rm_plugins import Conversation, load_reward
-from rm_plugins.errors import TextError, WrongFamilyError
+from rm_plugins.errors import OptionError, TextError, WrongFamilyError
 from rm_plugins.judging.pairs import Pair
 
 UPSTREAM = json.loads(Path(__file__).parent.joinpath("upstream", "steamshp.json").read_text())
@@ -44,6 +44,20 @@ def test_the_published_recipe_gives_the_same_ids_and_probability(folder, number)
     scores = reward.score([first, second])
     assert [score.value for score in scores] == pytest.approx([chance, 1 - chance], abs=1e-6)
     assert all(("turns_merged" in score.flags) == (number == 1) for score in scores)
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_an_answer_alone_is_scored_as_on_the_card(folder, number):
+    theirs, talk = UPSTREAM["talks"][number]["alone"], (CHAT, LONGER)[number]
+    reward = load(folder, alone=True)
+    assert list(reward.explain(talk).ids) == theirs["ids"]
+    first, other = reward.score([talk, [*talk[:-1], {"role": "assistant", "content": OTHERS[number]}]])
+    assert first.value == pytest.approx(theirs["chance"], abs=1e-6) and other.value != first.value
+    assert reward.score([talk])[0].value == pytest.approx(first.value, abs=1e-6)  # whatever it stands beside
+    with pytest.raises(OptionError, match="reduce has nothing to do"):
+        load(folder, alone=True, reduce="bradley_terry")
+    with pytest.raises(OptionError, match="alone='yes'"):
+        load(folder, alone="yes")
 
 
 def test_line_breaks_become_blanks(folder):

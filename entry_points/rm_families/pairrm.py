@@ -4,9 +4,10 @@ Weights: a DeBERTa under `pretrained_model.*`, and `head_layer.1` (hidden, 2 x h
 hidden) with tanh between. Text: `<|source|>` and the prompt, `<|candidate1|>` and one answer, `<|candidate2|>` and the
 other, each between marks of the tokenizer's own. The head takes the states of source and candidate; the mean over
 tasks of their difference is a logit, whose sigmoid is the probability that the first answer is better. Several turns
-are written as the authors compare conversations: as blanks to be filled in. One reward is made of all comparisons
-within a prompt: see `Pairwise` for range and direction. Source: the card of llm-blender/PairRM-hf, LLM-Blender, and
-RewardBench's `models/pairrm.py`.
+are written as the authors compare conversations: as blanks to be filled in. Better-PairRM writes the prompt with a
+template of its own, and its mark apart. One reward is made of all comparisons within a prompt: see `Pairwise` for range
+and direction. Source: the card of llm-blender/PairRM-hf, LLM-Blender, and RewardBench's `models/pairrm.py` and
+`models/betterpairrm.py`.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ if TYPE_CHECKING:
 
     from rm_plugins.checkpoint import Checkpoint
     from rm_plugins.conversation import Message
+    from rm_plugins.records import SystemPolicy
     from rm_plugins.text.encoder import Encoded
+    from rm_plugins.text.rules import TextRules
 
 HEADS = {f"head_layer.{layer}.{kind}" for layer in (1, 4) for kind in ("weight", "bias")}
 MARKS = ("<|source|>", "<|candidate1|>", "<|candidate2|>")
@@ -48,7 +51,7 @@ def rm_families() -> Iterable[Family]:
     yield Family(
         name="pairrm",
         kind="pairwise",
-        summary="PairRM: an encoder that reads a prompt and two answers",
+        summary="PairRM and Better-PairRM: an encoder that reads a prompt and two answers",
         load=load,
         fits=fits,
         options={name: LOCAL_OPTIONS[name] for name in ("text", "max_tokens_in_flight")} | PAIR_OPTIONS,
@@ -84,8 +87,8 @@ def load(spec: LoadSpec) -> RewardModel:
     def run(written: Sequence[Encoded], progress: Progress | None) -> list[float]:
         return [first(states) for states in engine.hidden(written, progress)]
 
-    limit = rules_for(spec, backbone.config).max_length or LONGEST
-    encoder = MarkedEncoder(load_tokenizer(checkpoint), limit, blanks=spec.options.get("text") == "rewardbench")
+    rules, blanks = rules_for(spec, backbone.config), spec.options.get("text") == "rewardbench"
+    encoder = MarkedEncoder(load_tokenizer(checkpoint), rules, blanks=blanks)
     return pairwise(spec, EncodedPairs(encoder, run))
 
 
@@ -94,22 +97,24 @@ class MarkedEncoder:
 
     Args:
         tokenizer: the model's own.
-        limit: most tokens.
-        blanks: whether a single question is written as a conversation with blanks too, as RewardBench does.
+        rules: the record's; a template writes the prompt, which then stands behind its mark in a text of its own.
+        blanks: whether, without a template, a single question is written as a conversation with blanks too, as
+            RewardBench does.
 
     Raises:
         TextError: a mark is no single token.
     """
 
-    def __init__(self, tokenizer: Any, limit: int, *, blanks: bool) -> None:
+    def __init__(self, tokenizer: Any, rules: TextRules, *, blanks: bool) -> None:
         from rm_plugins.text.control import ControlTokens
         from rm_plugins.text.steps import single_token
         from rm_plugins.text.template import ChatTemplate
 
         self.tokenizer = tokenizer
-        self._limit, self._blanks = limit, blanks
+        self._limit, self._blanks = rules.max_length or LONGEST, blanks
+        self._apart = rules.template is not None
         self._controls = ControlTokens(tokenizer, [single_token(tokenizer, mark) for mark in MARKS])
-        self._roles = ChatTemplate(tokenizer, ROLES)
+        self._template = ChatTemplate(tokenizer, rules.template or ROLES)
 
     def encode(self, pair: Pair) -> Encoded:
         """The three texts in a row; too long, the prompt loses its middle and an answer its beginning.
@@ -119,10 +124,11 @@ class MarkedEncoder:
         """
         from rm_plugins.text.encoder import Encoded, refuse_surrogates
 
-        fitted = [fit_roles(answered.messages, self._roles, "merge") for answered in (pair.first, pair.second)]
+        system: SystemPolicy = "template" if self._apart else "merge"
+        fitted = [fit_roles(answered.messages, self._template, system) for answered in (pair.first, pair.second)]
         texts = self._texts(*(turns for turns, _ in fitted))
         refuse_surrogates(texts)
-        whole = [self._ids(mark, text) for mark, text in zip(MARKS, texts, strict=True)]
+        whole = [self._ids(place, text) for place, text in enumerate(texts)]
         source = self._shortened(0, texts[0], int(self._limit * SOURCE_SHARE))
         room = (self._limit - len(source)) // 2
         parts = [source, *(self._shortened(place, texts[place], room) for place in (1, 2))]
@@ -137,25 +143,29 @@ class MarkedEncoder:
         return Encoded(tuple(i for part in parts for i in part), tuple(starts), shown, flags)
 
     def _texts(self, asked: Sequence[Message], others: Sequence[Message]) -> list[str]:
+        if self._apart:
+            source = self._template.render(asked[:-1], add_generation_prompt=True)
+            return [source, asked[-1]["content"], others[-1]["content"]]
         if len(asked) == 2 and not self._blanks:
             return [asked[0]["content"], asked[1]["content"], others[1]["content"]]
         blanks = [f"USER: {turn['content']}\nAssistant: <Response {i}>" for i, turn in enumerate(asked[::2], 1)]
         return [BLANKS + "\n".join(blanks), *map(_responses, (asked, others))]
 
     def _shortened(self, place: int, text: str, room: int) -> list[int]:
-        mark = MARKS[place]
-        if len(ids := self._ids(mark, text)) <= room:
+        if len(ids := self._ids(place, text)) <= room:
             return ids
         prompt, answer = ("", text) if place else (text, "")  # the one is cut in its middle, the other at its start
         turns: list[Message] = [{"role": "user", "content": prompt}, {"role": "assistant", "content": answer}]
-        kept = shorten(turns, lambda t: self._ids(mark, t[0]["content"] + t[1]["content"]), room)
-        return self._ids(mark, kept[0]["content"] + kept[1]["content"])
+        kept = shorten(turns, lambda t: self._ids(place, t[0]["content"] + t[1]["content"]), room)
+        return self._ids(place, kept[0]["content"] + kept[1]["content"])
 
-    def _ids(self, mark: str, text: str) -> list[int]:
+    def _ids(self, place: int, text: str) -> list[int]:
         """The mark, which counts, and the text, in which a spelled mark does not, between the tokenizer's own marks."""
         breaker = self._controls.mark_for([text])
         broken = self._controls.break_spellings(text, breaker)
-        return self._controls.encode_marked(mark + broken, breaker, add_special_tokens=True)
+        parts = [MARKS[place], broken] if self._apart and not place else [MARKS[place] + broken]
+        written = (self._controls.encode_marked(part, breaker, add_special_tokens=True) for part in parts)
+        return [number for ids in written for number in ids]
 
 
 def _responses(turns: Sequence[Message]) -> str:

@@ -3,17 +3,21 @@
 Weights: a T5 with its vocabulary's head, nothing else. The softmax over the logits of `A` and `B` is the probability
 that the first answer is better. Line breaks become blanks, as the card asks; several turns become one post, flagged
 `turns_merged`. Both orders are asked, and one reward made of all comparisons within a prompt: see `Pairwise` for range
-and direction. Source: the cards of stanfordnlp/SteamSHP-flan-t5-xl and -large, RewardBench's `models/shp.py`.
+and direction. With `alone=True` an answer is asked about beside the answer `.`, as the card scores one alone: 0 to 1,
+the probability of `A` among all tokens, higher is better. Source: the cards of stanfordnlp/SteamSHP-flan-t5-xl and
+-large, RewardBench's `models/shp.py`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from rm_plugins import Family, hookimpl
 from rm_plugins.conversation import plain_text
-from rm_plugins.family import LOCAL_OPTIONS, Fit, LoadSpec, Progress, RewardModel, named_only
+from rm_plugins.errors import OptionError
+from rm_plugins.family import LOCAL_OPTIONS, Explanation, Fit, LoadSpec, Progress, RewardModel, Score, named_only
 from rm_plugins.judging.pairs import PAIR_OPTIONS, EncodedPairs, Pair, pairwise
 from rm_plugins.text.truncate import shorten
 
@@ -21,7 +25,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from rm_plugins.checkpoint import Checkpoint
-    from rm_plugins.conversation import Message
+    from rm_plugins.conversation import Conversation, Message
     from rm_plugins.text.encoder import Encoded
 
 LONGEST = 512
@@ -37,7 +41,11 @@ def rm_families() -> Iterable[Family]:
         summary="SteamSHP: a T5 that answers A or B to two responses",
         load=load,
         fits=named_only,
-        options={"max_tokens_in_flight": LOCAL_OPTIONS["max_tokens_in_flight"]} | PAIR_OPTIONS,
+        options={
+            "max_tokens_in_flight": LOCAL_OPTIONS["max_tokens_in_flight"],
+            "alone": "True scores each answer alone, against the answer '.', as the card does",
+        }
+        | PAIR_OPTIONS,
     )
 
 
@@ -56,9 +64,10 @@ def load(spec: LoadSpec) -> RewardModel:
 
     Raises:
         TextError: `A` or `B` is no single token.
+        OptionError: `alone` is no truth value, or comes with an option of comparisons.
     """
     from rm_plugins.engine.first_step import FirstStep
-    from rm_plugins.engine.local import load_tokenizer
+    from rm_plugins.engine.local import LocalModel, load_tokenizer
     from rm_plugins.engine.runner import Engine
     from rm_plugins.engine.weights import load_seq2seq
     from rm_plugins.text.rules import rules_for
@@ -75,8 +84,21 @@ def load(spec: LoadSpec) -> RewardModel:
     def run(written: Sequence[Encoded], progress: Progress | None) -> list[float]:
         return [found.item() for found in engine.read(written, first, progress)]
 
-    limit = rules_for(spec, model.config).max_length or LONGEST
-    return pairwise(spec, EncodedPairs(PostEncoder(tokenizer, limit), run))
+    encoder = PostEncoder(tokenizer, rules_for(spec, model.config).max_length or LONGEST)
+    if _alone(spec):
+        return LocalModel(AloneEncoder(encoder), engine, lambda logits: Score(logits.softmax(-1)[0, labels[0]].item()))
+    return pairwise(spec, EncodedPairs(encoder, run))
+
+
+def _alone(spec: LoadSpec) -> bool:
+    alone = spec.options.get("alone", False)
+    if not isinstance(alone, bool):
+        raise OptionError(f"alone={alone!r} must be True or False.")
+    if alone and (others := sorted(set(spec.options) & set(PAIR_OPTIONS))):
+        raise OptionError(
+            f"alone=True compares no answers with each other; {', '.join(others)} has nothing to do there."
+        )
+    return alone
 
 
 class PostEncoder:
@@ -139,6 +161,24 @@ class PostEncoder:
         mark = self._controls.mark_for([post, first, second])
         text = _question(*(self._controls.break_spellings(part, mark) for part in (post, first, second)))
         return self._controls.encode_marked(text, mark, add_special_tokens=True)
+
+
+class AloneEncoder:
+    """Writes one conversation as a pair with the answer `.`, and reads the question's only answer."""
+
+    def __init__(self, pairs: PostEncoder) -> None:
+        self._pairs = pairs
+
+    def encode(self, conversation: Conversation) -> Encoded:
+        """See `PostEncoder.encode`."""
+        other = replace(conversation, messages=(*conversation.messages[:-1], {"role": "assistant", "content": "."}))
+        return self._pairs.encode(Pair(conversation, other))
+
+    def explain(self, conversation: Conversation) -> Explanation:
+        """What the model will see."""
+        from rm_plugins.text.encoder import explained
+
+        return explained(self._pairs.tokenizer, self.encode(conversation))
 
 
 def _question(post: str, first: str, second: str) -> str:
