@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rm_plugins import Conversation
-from rm_plugins.errors import OptionError
+from rm_plugins.errors import OptionError, ScoringError
 from rm_plugins.judging.pairs import Pairwise, Preference
 from rm_plugins.judging.strength import bradley_terry, mean_win_rate
 
@@ -56,6 +56,18 @@ def test_rewards_follow_the_prompt_whatever_the_order_of_the_rows(order):
     expected = values(Pairwise(Judge(longer)).score(talks(*rows)))
     found = values(Pairwise(Judge(longer)).score(talks(*(rows[i] for i in order))))
     assert found == pytest.approx([expected[i] for i in order])
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2, 3, 4, 5, 6, 7), (0, 4, 1, 5, 2, 6, 3, 7)])  # blocked, interleaved
+def test_a_group_size_is_checked_and_changes_no_reward(order):
+    rows = [(prompt, answer) for prompt in "pq" for answer in ("a", "bb", "ccc", "dddd")]
+    expected = [0.1, 0.1 + 0.8 / 3, 0.1 + 1.6 / 3, 0.9] * 2
+    model = Pairwise(Judge(longer), group_size=4)
+    assert values(model.score(talks(*(rows[i] for i in order)))) == pytest.approx([expected[i] for i in order])
+    with pytest.raises(ScoringError, match="row 4 has 3 answers and group_size is 4"):
+        model.score(talks(*rows[:7]))
+    with pytest.raises(OptionError, match="group_size=1"):
+        Pairwise(Judge(longer), group_size=1)
 
 
 @pytest.mark.parametrize(("reduce", "value"), [("mean_win_rate", 0.5), ("bradley_terry", 0.0)])

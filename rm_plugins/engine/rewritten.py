@@ -7,8 +7,9 @@ from typing import Any
 
 from torch import Tensor
 
+from rm_plugins.engine.placing import placement, torch_dtype, unsharded
 from rm_plugins.engine.quiet import quiet_transformers
-from rm_plugins.engine.weights import placement, refuse_unloaded, torch_dtype
+from rm_plugins.engine.weights import refuse_unloaded
 from rm_plugins.errors import CheckpointError
 from rm_plugins.family import LoadSpec
 from rm_plugins.records import Record
@@ -30,9 +31,10 @@ def load_rewritten(spec: LoadSpec, config: Any, tensors: Iterable[tuple[str, Ten
 
     record = spec.record or Record(id=spec.target)
     dtype = torch_dtype(record.dtype)
+    place = placement(spec.device, spec.checkpoint, dtype)
     weights = {name: tensor.to(dtype) for name, tensor in tensors}
     try:
-        with quiet_transformers():
+        with unsharded(), quiet_transformers():
             model, info = MODEL_MAPPING[type(config)].from_pretrained(
                 None,
                 config=config,
@@ -40,7 +42,7 @@ def load_rewritten(spec: LoadSpec, config: Any, tensors: Iterable[tuple[str, Ten
                 dtype=dtype,
                 attn_implementation=record.attn_implementation,
                 output_loading_info=True,
-                **placement(spec.device),
+                **place,
             )
     except (OSError, ValueError, RuntimeError, KeyError) as error:
         raise CheckpointError(f"{spec.target} cannot be loaded as {config.model_type}: {error}") from error

@@ -14,6 +14,7 @@ from torch import Tensor
 from rm_plugins.engine import padded
 from rm_plugins.engine.packed import PackedPass
 from rm_plugins.engine.packs import Plan, lay_out
+from rm_plugins.engine.placing import refuse_sharded
 from rm_plugins.engine.probe import depends_on_length, packing_is_exact
 from rm_plugins.engine.tree import Ids
 from rm_plugins.engine.turns import evaluating
@@ -64,6 +65,10 @@ class Engine:
         padding_side: where padding goes in plain batches; scores do not depend on it.
         pad_id: id that fills padding there; any id serves.
         pack: False to use plain batches only.
+
+    Raises:
+        CheckpointError: the backbone's weights lie on other processes.
+        OptionError: no such budget.
     """
 
     def __init__(
@@ -75,6 +80,7 @@ class Engine:
         pad_id: int = 0,
         pack: bool = True,
     ) -> None:
+        refuse_sharded(backbone)
         if max_tokens_in_flight is None:
             on_cpu = next(backbone.parameters()).device.type == "cpu"
             max_tokens_in_flight = _IN_FLIGHT_CPU if on_cpu else _IN_FLIGHT

@@ -6,14 +6,13 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from rm_plugins.checkpoint import Checkpoint, bare_name, weight_files
+from rm_plugins.engine.placing import placement, torch_dtype, unsharded
 from rm_plugins.engine.quiet import quiet_transformers
-from rm_plugins.errors import CheckpointError, HeadError, MissingExtraError, OptionError
+from rm_plugins.errors import CheckpointError, HeadError, MissingExtraError
 from rm_plugins.family import LoadSpec
-from rm_plugins.process import this_process
 from rm_plugins.records import Record
 
 _UNUSED = re.compile(r"^lm_head\.|(^|\.)inv_freq$|\.masked_bias$|\.attn\.bias$")
@@ -35,33 +34,6 @@ def stored_tensors(checkpoint: Checkpoint, wanted: Callable[[str], bool]) -> Ite
             for key in file.keys():  # noqa: SIM118  (safe_open is not a mapping)
                 if wanted(bare_name(key)):
                     yield bare_name(key), file.get_tensor(key)
-
-
-def torch_dtype(name: str | None) -> torch.dtype:
-    """The torch dtype of a name such as "bfloat16"; float32 for None.
-
-    Raises:
-        OptionError: no floating dtype has that name.
-    """
-    dtype = getattr(torch, str(name or "float32").removeprefix("torch."), None)
-    if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
-        raise OptionError(f"dtype {name!r} is not a floating torch dtype; use float32, bfloat16 or float16.")
-    return dtype
-
-
-def placement(device: str | None) -> dict[str, Any]:
-    """Arguments for from_pretrained that put a model on a device; this process's own device by default.
-
-    Raises:
-        OptionError: torch knows no such device here.
-    """
-    if device is None:
-        device = str(this_process().device)
-    try:
-        torch.empty(0, device="cpu" if device == "auto" else device)
-    except (RuntimeError, AssertionError) as error:
-        raise OptionError(f"device={device!r} cannot be used here: {str(error).splitlines()[0]}") from error
-    return {"device_map": device}
 
 
 def load_classifier(auto_class: Any, spec: LoadSpec, base: Checkpoint, width: int, head: str) -> Any:
@@ -123,11 +95,10 @@ def load_seq2seq(spec: LoadSpec) -> Any:
 def _load(auto_class: Any, spec: LoadSpec, base: Checkpoint, heads: set[str], **more: Any) -> Any:
     record = spec.record or Record(id=spec.target)
     dtype = torch_dtype(record.dtype)
-    place = placement(spec.device)
+    place = placement(spec.device, base, dtype)
     try:
-        with (
-            quiet_transformers()
-        ):  # what it would print of missing weights is checked below, and is an error or the head's own
+        # what it would print of missing weights is checked below, and is an error or the head's own
+        with unsharded(), quiet_transformers():
             model, info = auto_class.from_pretrained(
                 base.with_weights(),
                 dtype=dtype,

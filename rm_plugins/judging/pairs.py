@@ -8,7 +8,7 @@ from itertools import combinations
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 from rm_plugins.conversation import Conversation, plain_text
-from rm_plugins.errors import ConversationError, OptionError, TextError
+from rm_plugins.errors import ConversationError, OptionError, ScoringError, TextError
 from rm_plugins.family import LoadSpec, Progress, Score
 from rm_plugins.judging.groups import Distinct, by_prompt, rescaled
 from rm_plugins.judging.strength import RULES
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 Reduce: TypeAlias = Literal["mean_win_rate", "bradley_terry", "reference"]
 PAIR_OPTIONS = {
     "reduce": "one reward of many comparisons: mean_win_rate, bradley_terry, or reference (against a column's answer)",
+    "group_size": "answers expected to each prompt, num_generations say; a number it does not divide is an error",
     "column": "reduce='reference': data-set column with the answer to compare with, 'reference' by default",
 }
 """The options of families that compare."""
@@ -102,6 +103,7 @@ class Pairwise:
         reduce: `mean_win_rate`: mean probability to win against the others, in [0, 1]. `bradley_terry`: log-strength,
             centred on 0 in its prompt. `reference`: probability to win against the answer in a column, in [0, 1].
         column: where `reference` finds that answer: text, or messages that end with it.
+        group_size: answers expected to each prompt; None for any number.
 
     Attributes:
         relative: whether a reward depends on the other answers to its prompt.
@@ -110,25 +112,46 @@ class Pairwise:
 
     parts = ("comparisons",)
 
-    def __init__(self, judge: PairJudge, reduce: Reduce = "mean_win_rate", column: str = "reference") -> None:
+    def __init__(
+        self,
+        judge: PairJudge,
+        reduce: Reduce = "mean_win_rate",
+        column: str = "reference",
+        group_size: int | None = None,
+    ) -> None:
         check_choice("reduce", reduce, Reduce)
+        if group_size is not None and (type(group_size) is not int or group_size < 2):
+            raise OptionError(f"group_size={group_size!r} must be a whole number of at least 2.")
         self.judge = judge
         self.relative = reduce != "reference"
         self.calls = 0
-        self._reduce, self._column = reduce, column
+        self._reduce, self._column, self._size = reduce, column, group_size
 
     def score(self, conversations: Sequence[Conversation], progress: Progress | None = None) -> list[Score]:
-        """Scores in order; a conversation without a readable comparison has no value."""
+        """Scores in order; a conversation without a readable comparison has no value.
+
+        Raises:
+            ScoringError: a prompt has a number of answers that `group_size` does not divide.
+        """
         return (self._among if self.relative else self._against_column)(conversations, progress)
 
     def _among(self, conversations: Sequence[Conversation], progress: Progress | None) -> list[Score]:
         groups = by_prompt(conversations)
+        self._check_sizes(groups)
         pairs = [pair for group in groups for pair in combinations(group, 2)]  # of answers, each once
         advance = rescaled(progress, 2 * len(pairs), len(conversations))
         told = self._both_orders([(conversations[a[0]], conversations[b[0]]) for a, b in pairs], advance)
         known = {(a[0], b[0]): win for (a, b), win in zip(pairs, told, strict=True)}
         scores = {row: score for group in groups for row, score in self._of_group(group, known).items()}
         return [scores[row] for row in range(len(conversations))]
+
+    def _check_sizes(self, groups: Sequence[Sequence[Distinct]]) -> None:
+        for rows in (sorted(row for answer in group for row in answer) for group in groups):
+            if self._size and len(rows) % self._size:
+                raise ScoringError(
+                    f"The prompt of row {rows[0]} has {len(rows)} answers and group_size is {self._size}: some are "
+                    "missing, or its text differs between rows."
+                )
 
     def _of_group(self, group: Sequence[Distinct], known: Mapping[tuple[int, int], Preference]) -> dict[int, Score]:
         rows = [row for answer in group for row in answer]
@@ -194,4 +217,6 @@ def pairwise(spec: LoadSpec, judge: PairJudge) -> Pairwise:
     chosen = {name: spec.options[name] for name in PAIR_OPTIONS if name in spec.options}
     if "column" in chosen and chosen.get("reduce") != "reference":
         raise OptionError("column= names the answer to compare with, which only reduce='reference' does.")
+    if "group_size" in chosen and chosen.get("reduce") == "reference":
+        raise OptionError("group_size= counts the answers to one prompt, and reduce='reference' compares none of them.")
     return Pairwise(judge, **chosen)
