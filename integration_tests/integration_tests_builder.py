@@ -250,3 +250,12 @@ def json_server(say):
     finally:
         server.shutdown()
         server.server_close()
+
+
+def command(*arguments):
+    """Runs rm-plugins in this process."""
+    from typer.testing import CliRunner
+
+    from rm_plugins.cli.main import app
+
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])

@@ -1,28 +1,20 @@
 """The commands as a person types them."""
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
+from integration_tests_builder import command
 
 import rm_plugins
 from rm_plugins import load_reward
-from rm_plugins.cli.main import app
 from rm_plugins.cli.show import safe
 from rm_plugins.errors import OptionError, RmPluginsError
 from rm_plugins.reward.function import RewardFunction
 from rm_plugins.reward.scorefile import ScoreFile
 from rm_plugins.reward.spec import RewardSpec
-
-EXAMPLES = Path(__file__).parents[1] / "examples"
-
-
-def command(*arguments):
-    return CliRunner().invoke(app, [str(a) for a in arguments])
 
 
 def chat(answer):
@@ -39,62 +31,13 @@ def model(builder):
     return str(builder.classifier())
 
 
-def test_importing_and_listing_never_import_torch():
-    code = (
-        "import sys, rm_plugins\n"
-        "from rm_plugins.cli.main import app\n"
-        "from typer.testing import CliRunner\n"
-        "assert CliRunner().invoke(app, ['list']).exit_code == 0\n"
-        "bad = {'torch', 'transformers', 'trl'} & set(sys.modules)\n"
-        "sys.exit(f'imported {bad}' if bad else 0)"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True)
-
-
 def test_the_public_names_are_there_sorted():
     assert rm_plugins.__all__ == sorted(rm_plugins.__all__)
     assert all(getattr(rm_plugins, name) for name in rm_plugins.__all__)
 
 
-def test_list_shows_families_and_known_models():
-    shown = json.loads(command("list", "--json", "--models").stdout)
-    assert {f["name"] for f in shown["families"]} >= {"sequence_classifier"}
-    assert "Ray2333/GRM-Gemma2-2B-rewardmodel-ft" in {m["id"] for m in shown["models"]}
-
-
-@pytest.mark.parametrize("width", ["60", "80", "200"])
-def test_list_breaks_no_name_on_a_narrow_terminal(width, monkeypatch):
-    monkeypatch.setenv("COLUMNS", width)
-    shown = command("list").stdout
-    assert all(f" {name} " in shown for name in ("sequence_classifier", "pair_preference", "generative"))
-
-
-def test_inspect_says_family_head_and_assumptions(model):
-    shown = json.loads(command("inspect", model, "--json").stdout)
-    assert shown["family"] == "sequence_classifier" and shown["heads"] == ["score.weight (1, 32)"]
-    assert any("bos" in line for line in shown["assumed"])
-    known = json.loads(command("inspect", model, "--json", "--record", "ncsoft/llama-3-offsetbias-rm-8b").stdout)
-    assert known["bos"] == "strip_all" and known["assumed"] == []
-
-
-def test_what_is_known_of_a_model_is_shown_without_the_model():
-    shown = json.loads(command("inspect", "Ray2333/GRM-Gemma2-2B-rewardmodel-ft", "--json").stdout)
-    assert shown["dtype"] == "float16" and "the hub cannot be reached" in shown["checkpoint"]
-
-
-def test_inspect_takes_family_options_for_its_explanation(builder):
-    two = builder.classifier(labels=2)
-    shown = command("inspect", two, "--json", "--explain", "dog", "-o", "positive=LABEL_1")
-    assert json.loads(shown.stdout)["sees"]["ids"]
-
-
 def test_the_version_is_shown():
     assert command("--version").stdout == f"rm-plugins {rm_plugins.__version__}\n"
-
-
-def test_inspect_explains_an_answer(model):
-    shown = json.loads(command("inspect", model, "--json", "--explain", "dog <|eot|>").stdout)
-    assert "control_tokens" in shown["sees"]["flags"] and "dog <|eot|>" in shown["sees"]["text"]
 
 
 def test_score_keeps_good_lines_and_names_bad_ones(model, tmp_path):
@@ -240,33 +183,3 @@ def test_an_error_is_one_line_on_stderr_and_exit_code_two():
 
 def test_model_text_cannot_drive_a_terminal():
     assert safe("a\x1b[31mb\u202ec\nd") == "a\\x1b[31mb\\u202ec\nd"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("example", ["01_score.py", "02_grpo.py"])
-def test_an_example_runs_alone(example):
-    environment = os.environ | {"HF_HUB_OFFLINE": "1"}
-    result = subprocess.run(
-        [sys.executable, EXAMPLES / example], capture_output=True, text=True, env=environment, timeout=900
-    )
-    assert result.returncode == 0, result.stderr[-2000:]
-    if example.startswith("01"):
-        on, off = (float(line.split()[0]) for line in result.stdout.splitlines()[:2])
-        assert on > off and "control_tokens" in result.stdout
-
-
-@pytest.mark.slow
-def test_the_outside_plugin_installs_and_scores(tmp_path):
-    pip = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", str(tmp_path)]
-    subprocess.run([*pip, str(EXAMPLES / "03_write_a_plugin")], check=True)
-    code = (
-        "from rm_plugins import load_reward\n"
-        "reward = load_reward('keyword:whale,crab')\n"
-        "print(reward(['q'] * 2, ['a whale', 'x'], keywords=[['whale', 'crab'], []]), reward.__name__)"
-    )
-    environment = os.environ | {"PYTHONPATH": str(tmp_path)}
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
-    assert result.stdout.strip() == "[0.5, None] keyword/whale,crab", result.stderr
-    suite = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", EXAMPLES / "03_write_a_plugin"]
-    result = subprocess.run(suite, capture_output=True, text=True, env=environment, cwd=tmp_path)
-    assert result.returncode == 0 and "12 passed" in result.stdout, result.stdout

@@ -1,4 +1,4 @@
-"""`rm-plugins list`: installed families, broken plugins, known models."""
+"""`rm-plugins list`: installed families, broken plugins, known models, and one family's options."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from typing import Annotated, get_args
 import typer
 
 from rm_plugins.catalog import Catalog, Found, catalog
-from rm_plugins.cli.show import print_json, print_rows
+from rm_plugins.cli.show import print_json, print_rows, safe
 from rm_plugins.family import Kind
 
 
 def list_families(
+    family: Annotated[str | None, typer.Argument(help="Show this family's options.")] = None,
     models: Annotated[bool, typer.Option("--models", help="List the known models too.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
@@ -20,18 +21,19 @@ def list_families(
     from rm_plugins.records import records
 
     found, known = catalog(), records()
+    if family:
+        chosen = found.get(family)
+        if as_json:
+            print_json({"name": chosen.name, "options": dict(chosen.options)})
+        else:
+            typer.echo(safe(f"{chosen.name} ({chosen.kind}): {chosen.summary}"))
+            print_rows(["option", "what it does"], [list(item) for item in chosen.options.items()], names=1)
+        return
     counts = Counter(record.family for record in known.values())
     if as_json:
         print_json(_as_json(found, counts) | ({"models": [r.model_dump() for r in known.values()]} if models else {}))
         return
-    print_rows(
-        ["kind", "family", "provider", "models", "extras", "what it reads"],
-        [
-            [i.family.kind, name, i.provider, counts[name], ", ".join(i.family.requires), i.family.summary]
-            for name, i in by_kind(found)
-        ],
-        names=2,
-    )
+    _print_families(found, counts)
     if found.failures:
         typer.echo("Cannot be used:")
         print_rows(["name", "provider", "why"], [[f.name, f.provider, f.error] for f in found.failures])
@@ -40,6 +42,18 @@ def list_families(
             ["model", "dtype", "BOS", "licence"],
             [[r.id, r.dtype, r.bos, r.licence] for r in known.values()],
         )
+
+
+def _print_families(found: Catalog, counts: Counter[str | None]) -> None:
+    """The provider has a column only where there is more than one."""
+    several = len({item.provider for item in found.found.values()}) > 1
+    rows: list[list[object]] = []
+    for name, item in by_kind(found):
+        provider = [item.provider] if several else []
+        extras = ", ".join(item.family.requires)
+        rows.append([item.family.kind, name, *provider, counts[name], extras, item.family.summary])
+    headings = ["kind", "family", *(["provider"] if several else []), "models", "extras", "what it reads"]
+    print_rows(headings, rows, names=2)
 
 
 def by_kind(found: Catalog) -> list[tuple[str, Found]]:
