@@ -8,7 +8,7 @@ import nox
 nox.options.default_venv_backend = "venv"
 nox.options.reuse_existing_virtualenvs = True
 NEWEST, OLDEST = "1.16.0", "1.12.0"
-EXTRAS = "demo,judge,remote,sentencepiece,verify"
+EXTRAS = "demo,fit,judge,remote,sentencepiece,verify"
 
 
 def install(session: nox.Session, trl: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import os
 import sys
 import threading
 from collections.abc import Callable, Sequence
@@ -25,6 +26,10 @@ from rm_plugins.reward.together import score_together
 if TYPE_CHECKING:
     import torch
 
+    from rm_plugins.shaping.callback import ShapingCallback
+    from rm_plugins.shaping.shaper import Shaper
+    from rm_plugins.shaping.step import Step
+
 OnFailure: TypeAlias = Literal["none", "raise"] | float
 
 
@@ -35,7 +40,7 @@ class RewardFunction:
     of one family log apart.
     """
 
-    def __init__(self, spec: RewardSpec, *, on_failure: OnFailure = "none") -> None:
+    def __init__(self, spec: RewardSpec, *, on_failure: OnFailure = "none", shaping: Sequence[Step] = ()) -> None:
         if not (on_failure in ("none", "raise") or (isinstance(on_failure, int | float) and math.isfinite(on_failure))):
             raise OptionError(f"on_failure={on_failure!r} must be 'none', 'raise' or a finite number.")
         self.spec = spec
@@ -46,6 +51,11 @@ class RewardFunction:
         self.__name__ = f"{self.family}/{short}" if short else self.family
         self._model: RewardModel | None = None
         self._lock = threading.Lock()
+        self._shaper: Shaper | None = None
+        if shaping:
+            from rm_plugins.shaping.shaper import Shaper
+
+            self._shaper = Shaper(shaping, self.__name__)
 
     @property
     def family(self) -> str:
@@ -116,7 +126,8 @@ class RewardFunction:
             columns: data-set columns and TRL's own arguments (`trainer_state`, `log_metric`, ...).
 
         Returns:
-            One raw reward per completion, in order, higher is better; None where it could not be computed.
+            One reward per completion, shaped if it has steps, in order, higher is better; None where it could not be
+            computed.
 
         Raises:
             ConversationError: unequal counts or rows of a wrong form.
@@ -134,6 +145,7 @@ class RewardFunction:
                 lengths = [len(ids) for ids in completion_ids]
             for name, value in summarize(scores, lengths, getattr(self.load(), "parts", ())).items():
                 log_metric(f"{self.__name__}/{name}", value)
+        scores = self.shaped(scores, conversations, completion_ids, "trainer_state" in columns, log_metric)
         # Online DPO passes trainer_state and no log_metric; it adds up None as 0, which would be a made-up reward.
         knows_none = log_metric is not None or "trainer_state" not in columns
         return [self._value(score, row, knows_none) for row, score in enumerate(scores)]
@@ -160,6 +172,55 @@ class RewardFunction:
             if not isinstance(score, Score):
                 raise ScoringError(f"Reward family {self.family!r} returned a {type(score).__name__}, not a Score.")
         return [_finite(score) for score in scores]
+
+    def shaped(
+        self,
+        scores: Sequence[Score],
+        conversations: Sequence[Conversation],
+        completion_ids: Sequence[Sequence[int]] | None = None,
+        in_trainer: bool = False,
+        log: Callable[[str, float], None] | None = None,
+    ) -> list[Score]:
+        """The scores with their values behind the steps of shaping; see `Shaper.run`."""
+        if self._shaper is None:
+            return list(scores)
+        from rm_plugins.shaping.batch import Rows
+
+        rows = Rows(
+            conversations,
+            completion_ids,
+            self.count_tokens,
+            lambda others: [score.value for score in self.score(others)],
+        )
+        values = self._shaper.run([score.value for score in scores], rows, in_trainer=in_trainer, log=log)
+        lost = "shaping gave no reward"
+        return [
+            replace(score, value=value, error=score.error or (lost if value is None else None))
+            for score, value in zip(scores, values, strict=True)
+        ]
+
+    def count_tokens(self, text: str) -> int:
+        """Tokens of a text in the reward model's own tokenizer.
+
+        Raises:
+            OptionError: the family has none.
+        """
+        tokenizer = getattr(getattr(self.load(), "encoder", None), "tokenizer", None)
+        if tokenizer is None:
+            raise OptionError(f"Family {self.family!r} has no tokenizer to count tokens with; use characters.")
+        return len(tokenizer(text, add_special_tokens=False)["input_ids"])
+
+    def callback(self, resume_from: str | os.PathLike[str] | None = None) -> ShapingCallback:
+        """For the trainer's `callbacks`: keeps the state of shaping beside its checkpoints; see `ShapingCallback`.
+
+        Raises:
+            OptionError: the reward has no shaping.
+        """
+        from rm_plugins.shaping.callback import ShapingCallback
+
+        if self._shaper is None:
+            raise OptionError(f"{self.__name__} has no shaping (load_reward(shaping=)), so no state to keep.")
+        return ShapingCallback(self._shaper, resume_from)
 
     def explain(self, conversation: Conversation | Sequence[Message]) -> Explanation:
         """What the reward model will see of a conversation."""
@@ -196,10 +257,11 @@ class RewardFunction:
         return None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"spec": self.spec, "on_failure": self.on_failure}
+        steps = self._shaper.steps if self._shaper else []
+        return {"spec": self.spec, "on_failure": self.on_failure, "shaping": steps}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__(state["spec"], on_failure=state["on_failure"])  # type: ignore[misc]
+        self.__init__(**state)  # type: ignore[misc]
 
     def __repr__(self) -> str:
         return f"RewardFunction({self.spec.model!r}, family={self.family!r})"

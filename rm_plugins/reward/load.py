@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from rm_plugins.errors import OptionError
 from rm_plugins.reward.function import OnFailure, RewardFunction
 from rm_plugins.reward.spec import RewardSpec
+
+if TYPE_CHECKING:
+    from rm_plugins.shaping.step import Step
 
 
 def load_reward(
@@ -20,6 +24,7 @@ def load_reward(
     device: str | None = None,
     attn_implementation: str | None = None,
     max_length: int | None = None,
+    shaping: Sequence[Step] = (),
     on_failure: OnFailure = "none",
     cache: str | os.PathLike[str] | None = None,
     **family_options: Any,
@@ -37,6 +42,7 @@ def load_reward(
         device: torch device, or "auto" to spread over several; by default this process's own.
         attn_implementation: as in transformers; by default the record's.
         max_length: most tokens of a conversation; longer prompts lose their middle.
+        shaping: steps of `rm_plugins.shaping`, in their order; `reward.callback()` keeps their state.
         on_failure: what a conversation that cannot be scored becomes: "none" (None, which TRL skips), "raise", or a
             number, for trainers that know no None (PPO, Online DPO).
         cache: file that keeps scores, so that what was scored before, by this model and under these choices, needs no
@@ -61,7 +67,7 @@ def load_reward(
         cache=None if cache is None else _path("cache", cache),
         options=family_options,
     )
-    reward = RewardFunction(spec, on_failure=on_failure)
+    reward = RewardFunction(spec, on_failure=on_failure, shaping=shaping)
     reward.load()
     return reward
 

@@ -55,5 +55,6 @@ class _Backbone(nn.Module):
         return SimpleNamespace(last_hidden_state=hidden, hidden_states=(hidden,))
 
     def _rewards(self, rows: Sequence[list[int]]) -> list[float]:
-        scores = self._reward.score([self._text.conversation(row) for row in rows])
+        conversations = [self._text.conversation(row) for row in rows]
+        scores = self._reward.shaped(self._reward.score(conversations), conversations, in_trainer=True)
         return [self._reward.value(score, row) for row, score in enumerate(scores)]
