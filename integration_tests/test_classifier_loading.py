@@ -288,6 +288,12 @@ def test_unknown_things_are_named(builder, monkeypatch):
         load("no such model")
     with pytest.raises(UnknownModelError, match="Did you mean 'smollm2-135m-on-topic'"):
         load("smollm2-135m-on-topc")
+    with pytest.raises(UnknownModelError, match="Did you mean 'berkeley-nest/Starling-RM-7B-alpha'"):
+        load("Starling-RM-7B")
+    with pytest.raises(CheckpointError, match="Did you mean 'llm-blender/PairRM-hf'"):
+        load("llm-blender/PairRM")
+    with pytest.raises(UnknownModelError, match=r"'generative:https://\.\.\.' with record='gpt-4o'"):
+        load("gpt-4o")
     with pytest.raises(UnknownModelError, match="is a family: write 'sequence_classifier:' and its target"):
         load("sequence_classifier")
     assert load_reward(f"sequence_classifier:{folder}").score([CHAT]) == load(folder).score([CHAT])

@@ -1,13 +1,39 @@
 """The examples run as they stand, each in a process of its own."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from integration_tests_builder import rewrite
+
+from rm_plugins import Conversation, LoadSpec, load_reward
+from rm_plugins.checkpoint import Checkpoint
+from rm_plugins.errors import WrongFamilyError
+from rm_plugins.records import derive
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
+
+
+def test_the_plugin_of_the_docs_reads_a_model(builder):
+    page = (EXAMPLES.parent / "docs" / "write_a_plugin.md").read_text()
+    code = next(block for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "my_head" in block)
+    exec(code, plugin := {})
+    [family] = plugin["rm_families"]()
+    talk = Conversation(({"role": "user", "content": "fox?"}, {"role": "assistant", "content": "dog"}))
+    folder = builder.classifier()
+    expected = load_reward(str(folder), device="cpu", pooling="last").score([talk])[0].value
+    with pytest.raises(WrongFamilyError, match=r"it reads my_head\.weight; heads here: score\.weight"):
+        family.load(spec_of(folder))
+    rewrite(folder, lambda tensors: {n.replace("score.", "my_head."): t for n, t in tensors.items()})
+    assert family.load(spec_of(folder)).score([talk])[0].value == pytest.approx(expected)
+
+
+def spec_of(folder):
+    checkpoint = Checkpoint.open(str(folder))
+    return LoadSpec(target=str(folder), checkpoint=checkpoint, record=derive(checkpoint), device="cpu")
 
 
 @pytest.mark.slow

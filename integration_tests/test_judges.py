@@ -98,7 +98,7 @@ def test_an_unreadable_reply_a_failed_call_and_a_zero_are_three_things():
     scores = judge.score([talk("q", answer) for answer in replies])
     assert [score.value for score in scores] == [None, None, 0.0, None]
     assert [score.flags for score in scores] == [{"unreadable", "failed"}] * 2 + [set(), {"failed"}]
-    assert scores[3].error == "timeout"
+    assert scores[3].error == "timeout" and "in 'n/a'; max_new_tokens" in scores[1].error
 
 
 def test_samples_vote_and_those_without_a_verdict_do_not():

@@ -97,7 +97,7 @@ def test_an_unknown_name_gets_a_suggestion_and_a_failed_plugin_its_cause(install
 
 def test_a_check_that_fails_leaves_the_other_families_their_say(builder):
     from rm_plugins import Family
-    from rm_plugins.catalog import Catalog, Found, catalog
+    from rm_plugins.catalog import Catalog, Failure, Found, catalog
     from rm_plugins.reward.resolve import resolve
 
     def fits(checkpoint):
@@ -107,6 +107,13 @@ def test_a_check_that_fails_leaves_the_other_families_their_say(builder):
     families = Catalog({"a_bad_one": Found(bad, "stranger"), **catalog().found})
     assert resolve(str(builder.classifier()), families).family.name == "sequence_classifier"
     with pytest.raises(WrongFamilyError, match="a_bad_one: its own check failed with KeyError: 'gone'"):
+        resolve(str(builder.policy()), families)
+    lax = Family(name="a_lax_one", kind="rule", summary="s", load=print, fits=lambda checkpoint: True)
+    families = Catalog(
+        {"a_lax_one": Found(lax, "stranger"), **catalog().found}, failures=[Failure("mine", "rm-mine", "no torch")]
+    )
+    assert resolve(str(builder.classifier()), families).family.name == "sequence_classifier"
+    with pytest.raises(WrongFamilyError, match=r"mine of rm-mine cannot load: no torch\n .*returned a bool, not a Fit"):
         resolve(str(builder.policy()), families)
 
 

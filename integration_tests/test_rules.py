@@ -5,9 +5,12 @@ import threading
 import pytest
 
 from rm_plugins import load_reward
-from rm_plugins.errors import OptionError
+from rm_plugins.errors import ConversationError, OptionError
 
 pytest.importorskip("math_verify", reason="the extra 'verify' is not installed")
+
+
+RULES = ["verifiable:json", "verifiable:format"]
 
 
 def judge(target, answers, **columns):
@@ -94,6 +97,7 @@ def test_any_python_function_is_a_rule(tmp_path):
         ("format", {"pattern": "("}, "no regular expression"),
         ("json", {"schema": {"type": 3}}, "no JSON schema"),
         ("json", {"schema": "/no/such.json"}, "no JSON schema"),
+        ("math", {"pattern": "x", "schema": {}}, "verifiable:math does not read pattern, schema"),
     ],
 )
 def test_a_rule_that_cannot_be_is_an_error(target, options, says):
@@ -138,9 +142,25 @@ def test_an_ensemble_has_no_score_where_a_member_has_none(tmp_path):
         ({"rewards": "verifiable:json"}, "needs two or more members"),
         ({"rewards": ["verifiable:json", "verifiable:json"]}, "are called verifiable/json"),
         ({"rewards": ["verifiable:json", "verifiable:exact"], "rule": "median"}, "is none of mean, min"),
-        ({"rewards": ["verifiable:json", {"family": "x"}]}, "needs a model"),
+        ({"rewards": ["verifiable:json", {"family": "x"}]}, "has no 'model'"),
+        ({"rewards": RULES, "penalty": 3}, "penalty= is of rule='mean_minus_variance'"),
+        ({"rewards": RULES, "rule": "mean_minus_variance", "penalty": -3}, "penalty=-3 must be a number of at least 0"),
     ],
 )
 def test_an_ensemble_that_cannot_be_is_an_error(options, says):
     with pytest.raises(OptionError, match=says):
         load_reward("ensemble:", **options)
+
+
+def test_a_target_of_an_ensemble_is_refused():
+    with pytest.raises(OptionError, match="ensemble:foo names no member"):
+        load_reward("ensemble:foo", rewards=RULES)
+
+
+def test_a_column_that_no_row_has_is_an_error_of_the_call():
+    reward = load_reward("verifiable:exact", column="solutoin")
+    with pytest.raises(OptionError, match="'solutoin' is in no row; the rows have solution"):
+        reward(["q"], ["4"], solution=["4"])
+    assert reward(["q", "q"], ["4", "4"], solutoin=["4", None]) == [1.0, None]
+    with pytest.raises(ConversationError, match="Column 'solution' has 1 values for 2 rows"):
+        load_reward("verifiable:exact")(["q", "q"], ["4", "5"], solution=["4"])

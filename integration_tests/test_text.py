@@ -373,6 +373,8 @@ def test_a_prefilled_answer_is_continued_and_a_cut_tool_loop_is_an_empty_answer(
             lambda: from_trl(["q"], [None]),
             "The assistant side of a row must be text or a list of messages, not NoneType",
         ),
+        (lambda: from_trl(["q"], [[1, 2]]), "The assistant side of a row is a list of int.*pass decoded text"),
+        (lambda: from_trl(["q"], ["a"], {"gold": ["x", "y"]}), "Column 'gold' has 2 values for 1 rows"),
         (lambda: Conversation.of("hello"), "Expected a list of messages, got str"),
     ],
 )

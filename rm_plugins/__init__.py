@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rm_plugins.conversation import Conversation
     from rm_plugins.errors import RmPluginsError
-    from rm_plugins.family import Explanation, Family, RewardModel, Score
+    from rm_plugins.family import Explanation, Family, Fit, LoadSpec, RewardModel, Score
     from rm_plugins.hookspecs import hookimpl
     from rm_plugins.reward.function import RewardFunction
     from rm_plugins.reward.load import load_reward
@@ -20,6 +20,8 @@ _HOME = {
     "Conversation": "conversation",
     "Explanation": "family",
     "Family": "family",
+    "Fit": "family",
+    "LoadSpec": "family",
     "RewardFunction": "reward.function",
     "RewardModel": "family",
     "RmPluginsError": "errors",
@@ -32,6 +34,8 @@ __all__ = [
     "Conversation",
     "Explanation",
     "Family",
+    "Fit",
+    "LoadSpec",
     "RewardFunction",
     "RewardModel",
     "RmPluginsError",

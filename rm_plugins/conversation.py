@@ -88,7 +88,7 @@ def from_trl(
     Args:
         prompts: one per completion.
         completions: the policy's answers, decoded.
-        columns: other data-set columns; those that are lists of the same length travel with their row.
+        columns: other data-set columns; lists travel with their rows, and what is no list is left out.
 
     Raises:
         ConversationError: unequal counts, none at all, or a row whose form cannot be scored.
@@ -108,7 +108,9 @@ def from_trl(
 
 
 def _rows(columns: Mapping[str, Any], count: int) -> list[dict[str, Any]]:
-    lists = {k: v for k, v in columns.items() if isinstance(v, list | tuple) and len(v) == count}
+    lists = {k: v for k, v in columns.items() if isinstance(v, list | tuple)}
+    if wrong := next((name for name, values in lists.items() if len(values) != count), None):
+        raise ConversationError(f"Column {wrong!r} has {len(lists[wrong])} values for {count} rows; give one for each.")
     return [{name: values[row] for name, values in lists.items()} for row in range(count)]
 
 
@@ -121,7 +123,12 @@ def _turns(value: Turns, role: str) -> tuple[Message, ...]:
         raise ConversationError(
             f"The {role} side of a row must be text or a list of messages, not {type(value).__name__}."
         )
-    return tuple(value)
+    turns = tuple(value)
+    if wrong := next((turn for turn in turns if not isinstance(turn, Mapping)), None):
+        raise ConversationError(
+            f"The {role} side of a row is a list of {type(wrong).__name__}, not of messages; pass decoded text."
+        )
+    return turns
 
 
 def _join(prompt: tuple[Message, ...], completion: tuple[Message, ...]) -> tuple[Message, ...]:

@@ -113,7 +113,9 @@ class LoadSpec:
         """
         if self.checkpoint is None:
             raise HeadError(f"Family {family!r} runs a model's weights here, and {self.target!r} has none.")
-        if not (fit := fits(self.checkpoint)).ok:
+        if not isinstance(fit := fits(self.checkpoint), Fit):
+            raise TypeError(f"fits of family {family!r} must return a Fit, not a {type(fit).__name__}.")
+        if not fit.ok:
             made_for = f" (made for {self.checkpoint.architecture})" if self.checkpoint.architecture else ""
             error = WrongFamilyError if self.checkpoint.heads() else HeadError
             raise error(f"Family {family!r} does not read {self.checkpoint.name}{made_for}: {fit.why}.")

@@ -8,7 +8,8 @@ rewards. Where a member has none, the ensemble has none.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import fmean, pvariance
 from typing import Any
 
@@ -42,10 +43,12 @@ def load(spec: LoadSpec) -> Ensemble:
     Raises:
         OptionError: fewer than two members, two of one name, or a rule that does not exist.
     """
+    if spec.target:
+        raise OptionError(f"ensemble:{spec.target} names no member; write 'ensemble:' and rewards=[...].")
     given, rule = spec.options.get("rewards"), spec.options.get("rule", "mean")
     if isinstance(given, str) or not isinstance(given, Sequence) or len(given) < 2:
         raise OptionError(f"An ensemble needs two or more members: rewards=[...], not {given!r:.60}.")
-    penalty = spec.options.get("penalty", 1.0)
+    penalty = _penalty(spec.options, rule)
     rules: dict[str, Callable[[Sequence[float]], float]] = {
         "mean": fmean,
         "min": min,
@@ -60,10 +63,19 @@ def load(spec: LoadSpec) -> Ensemble:
     return Ensemble(members, rules[rule])
 
 
+def _penalty(options: Mapping[str, Any], rule: Any) -> float:
+    penalty = options.get("penalty", 1.0)
+    if "penalty" in options and rule != "mean_minus_variance":
+        raise OptionError(f"penalty= is of rule='mean_minus_variance'; rule={rule!r} takes none.")
+    if not isinstance(penalty, int | float) or not 0 <= penalty < math.inf:
+        raise OptionError(f"penalty={penalty!r} must be a number of at least 0: below, disagreement would be rewarded.")
+    return float(penalty)
+
+
 def _member(given: Any, device: str | None) -> RewardFunction:
     arguments = dict(given) if isinstance(given, dict) else {"model": given}
     if "model" not in arguments:
-        raise OptionError(f"A member of an ensemble needs a model: {given!r:.60}.")
+        raise OptionError(f"A member of an ensemble needs a model, and {given!r:.60} has no 'model'.")
     return load_reward(**{"device": device} | arguments)
 
 

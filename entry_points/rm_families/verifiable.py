@@ -56,17 +56,26 @@ def load(spec: LoadSpec) -> Checked:
         MissingExtraError: the rule needs the extra `verify`.
     """
     options, named = spec.options, RULES.get(spec.target)
-    return Checked(named(options) if named else _function(spec.target))
+    if idle := sorted(set(options) - READS.get(spec.target, set())):
+        raise OptionError(f"verifiable:{spec.target} does not read {', '.join(idle)}.")
+    return Checked(named(options) if named else _function(spec.target), options.get("column"))
 
 
 class Checked:
     """Implements `RewardModel` with a rule."""
 
-    def __init__(self, rule: Rule) -> None:
-        self._rule = rule
+    def __init__(self, rule: Rule, column: str | None = None) -> None:
+        self._rule, self._column = rule, column
 
     def score(self, conversations: Sequence[Conversation], progress: Progress | None = None) -> list[Score]:
-        """Scores in order; what cannot be judged has no value and the reason."""
+        """Scores in order; what cannot be judged has no value and the reason.
+
+        Raises:
+            OptionError: no row has the column that was named.
+        """
+        if self._column and not any(self._column in conversation.columns for conversation in conversations):
+            there = ", ".join(sorted({name for conversation in conversations for name in conversation.columns}))
+            raise OptionError(f"column={self._column!r} is in no row; the rows have {there or 'no columns'}.")
         scores = []
         for conversation in conversations:
             scores.append(self._one(conversation))
@@ -181,6 +190,8 @@ RULES: dict[str, Callable[[Mapping[str, Any]], Rule]] = {
     "exact": _exact,
     "json": _json,
 }
+READS = {"math": {"column"}, "exact": {"column"}, "format": {"pattern"}, "json": {"schema"}}
+"""The options of each rule."""
 
 
 def _function(target: str) -> Rule:

@@ -27,6 +27,7 @@ def inspect_model(
     if as_json:
         print_json(facts)
         return
+    facts.pop("families", None)  # two dozen sentences, of which one was acted on
     print_rows(["", ""], [[key, _cell(value)] for key, value in facts.items() if value not in (None, "", [], {})])
 
 
@@ -44,7 +45,10 @@ def _facts(model: str, record: str | None) -> dict[str, Any]:
         facts["folder"] = str(checkpoint.folder)
         facts["architecture"] = checkpoint.architecture
         facts["heads"] = [f"{name} {shape}" for name, shape in sorted(checkpoint.heads().items())]
-        facts["families"] = [f"{name}: {fit.why}" for name, fit in fits(checkpoint, catalog()).items()]
+        verdicts = fits(checkpoint, catalog())
+        if not verdicts[found.family.name].ok:
+            facts["check"] = f"{found.family.name}: {verdicts[found.family.name].why}"
+        facts["families"] = [f"{name}: {fit.why}" for name, fit in verdicts.items()]
         if checkpoint.adapter:
             facts["adapter of"] = checkpoint.adapter.get("base_model_name_or_path")
     return facts | (_known(found.record) if found.record else {})

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Annotated, get_args
+from typing import TYPE_CHECKING, Annotated, get_args
 
 import typer
 
 from rm_plugins.catalog import Catalog, Found, catalog
-from rm_plugins.cli.show import print_json, print_rows, safe
+from rm_plugins.cli.show import print_json, print_rows
 from rm_plugins.family import Kind
+
+if TYPE_CHECKING:
+    from rm_plugins.records import Record
 
 
 def list_families(
-    family: Annotated[str | None, typer.Argument(help="Show this family's options.")] = None,
+    family: Annotated[str | None, typer.Argument(help="Show this family's options and models.")] = None,
     models: Annotated[bool, typer.Option("--models", help="List the known models too.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
@@ -26,8 +29,9 @@ def list_families(
         if as_json:
             print_json({"name": chosen.name, "options": dict(chosen.options)})
         else:
-            typer.echo(safe(f"{chosen.name} ({chosen.kind}): {chosen.summary}"))
-            print_rows(["option", "what it does"], [list(item) for item in chosen.options.items()], names=1)
+            print_rows(["", ""], [["family", chosen.name], ["kind", chosen.kind], ["reads", chosen.summary]])
+            print_rows(["option", "what it does"], [list(item) for item in chosen.options.items()])
+            _print_models([record for record in known.values() if record.family == chosen.name])
         return
     counts = Counter(record.family for record in known.values())
     if as_json:
@@ -38,10 +42,7 @@ def list_families(
         typer.echo("Cannot be used:")
         print_rows(["name", "provider", "why"], [[f.name, f.provider, f.error] for f in found.failures])
     if models:
-        print_rows(
-            ["model", "dtype", "BOS", "licence"],
-            [[r.id, r.dtype, r.bos, r.licence] for r in known.values()],
-        )
+        _print_models(list(known.values()))
 
 
 def _print_families(found: Catalog, counts: Counter[str | None]) -> None:
@@ -54,6 +55,11 @@ def _print_families(found: Catalog, counts: Counter[str | None]) -> None:
         rows.append([item.family.kind, name, *provider, counts[name], extras, item.family.summary])
     headings = ["kind", "family", *(["provider"] if several else []), "models", "extras", "what it reads"]
     print_rows(headings, rows, names=2)
+
+
+def _print_models(known: list[Record]) -> None:
+    if known:
+        print_rows(["model", "family", "licence"], [[r.id, r.family, r.licence] for r in known], names=2)
 
 
 def by_kind(found: Catalog) -> list[tuple[str, Found]]:

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 import unicodedata
 from typing import Any
 
 import typer
 
 from rm_plugins.errors import OptionError
+
+_WIDE = 1000
+"""Columns of a table that no person reads."""
 
 
 def safe(text: object) -> str:
@@ -45,7 +50,8 @@ def print_rows(headings: list[str], rows: list[list[object]], *, names: int = 1)
         table.add_column(heading, overflow="fold", no_wrap=index < names)
     for row in rows:
         table.add_row(*(Text(safe(cell)) for cell in row))
-    Console().print(table)
+    piped = not sys.stdout.isatty() and "COLUMNS" not in os.environ  # a line a row, for grep
+    Console(width=_WIDE if piped else None).print(table)
 
 
 def options(pairs: list[str]) -> dict[str, object]:

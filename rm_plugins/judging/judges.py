@@ -19,7 +19,17 @@ from rm_plugins.judging.pairs import Pair, Preference
 from rm_plugins.remote.parallel import Failure
 from rm_plugins.text.reasoning import strip_reasoning
 
-_UNREADABLE = "The judge's answer ends in no verdict."
+
+@dataclass(frozen=True)
+class Unread:
+    """What a judge said that ends in no verdict."""
+
+    text: str
+
+    @property
+    def error(self) -> str:
+        """Says so, with its last words."""
+        return f"The judge's answer ends in no verdict but in {self.text[-60:]!r}; max_new_tokens may have cut it."
 
 
 @dataclass(frozen=True)
@@ -39,14 +49,15 @@ class Vote:
     error: str | None = None
 
     @classmethod
-    def of(cls, values: Sequence[float | Failure | None]) -> Vote:
-        """The mean of samples, None where one is unreadable."""
+    def of(cls, values: Sequence[float | Failure | Unread]) -> Vote:
+        """The mean of the samples that could be read."""
         read = [value for value in values if isinstance(value, float)]
-        flags = {"unreadable"} if None in values else set()
+        flags = {"unreadable"} if any(isinstance(value, Unread) for value in values) else set()
         if read:
             return cls(fmean(read), len(read), frozenset(flags))
-        why = next((value.error for value in values if isinstance(value, Failure)), _UNREADABLE)
-        return cls(None, 0, frozenset(flags | {"failed"}), why)
+        lost = [value for value in values if isinstance(value, Failure | Unread)]
+        lost.sort(key=lambda value: isinstance(value, Unread))  # a failure says more
+        return cls(None, 0, frozenset(flags | {"failed"}), lost[0].error)
 
 
 class Panel:
@@ -105,17 +116,17 @@ class Panel:
             progress(len(questions))
         return [[question if isinstance(question, Failure) else ""] for question in questions]
 
-    def _verdict(self, text: str | Failure) -> float | Failure | None:
+    def _verdict(self, text: str | Failure) -> float | Failure | Unread:
         if isinstance(text, Failure):
             return text
         found = self._form.verdict_in(text)
-        return found and found[0]
+        return found[0] if found else Unread(text)
 
-    def _before(self, text: str | Failure) -> str | Failure | None:
+    def _before(self, text: str | Failure) -> str | Failure | Unread:
         if isinstance(text, Failure) or not self._form.max_new_tokens:
             return text
         found = self._form.verdict_in(text)
-        return found and found[1]
+        return found[1] if found else Unread(text)
 
     def _shaped(self, odds: float | Failure) -> float | Failure:
         if isinstance(odds, Failure) or self._read == "log_odds":
@@ -196,8 +207,8 @@ class Listwise:
         return self._asker.question([{"role": "user", "content": json.dumps(asked, ensure_ascii=False)}])
 
 
-def _ratings(text: str | Failure, count: int, form: Format) -> list[float] | Failure | None:
-    """The rating of every answer; None unless the judge's turn ends in one JSON object that names them all."""
+def _ratings(text: str | Failure, count: int, form: Format) -> list[float] | Failure | Unread:
+    """The rating of every answer, if the judge's turn ends in one JSON object that names them all."""
     if isinstance(text, Failure):
         return text
     said = strip_reasoning(text)
@@ -207,9 +218,10 @@ def _ratings(text: str | Failure, count: int, form: Format) -> list[float] | Fai
         scores = found["scores"] if isinstance(found, Mapping) and not said.truncated else {}
         values = [float(scores[f"model-{k}"]) for k in range(1, count + 1)]
     except (ValueError, KeyError, TypeError):
-        return None
+        return Unread(text)
     low, high = form.range or (-math.inf, math.inf)
-    return values if len(scores) == count and all(low <= value <= high for value in values) else None
+    whole = len(scores) == count and all(low <= value <= high for value in values)
+    return values if whole else Unread(text)
 
 
 def _score(vote: Vote) -> Score:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from rm_plugins import records
 from rm_plugins.catalog import Catalog
 from rm_plugins.checkpoint import Checkpoint
-from rm_plugins.errors import UnknownModelError, WrongFamilyError
+from rm_plugins.errors import CheckpointError, UnknownModelError, WrongFamilyError
 from rm_plugins.family import Family, Fit
 from rm_plugins.packaged import shipped
 from rm_plugins.records import Record
@@ -63,8 +63,8 @@ def resolve(
             revision or (known.revision if known else None),
             bare=bool(known and known.base),
         )
-    except UnknownModelError as error:
-        raise UnknownModelError(f"{error}{_suggestion(model, catalog)}") from error
+    except (UnknownModelError, CheckpointError) as error:
+        raise type(error)(f"{error}{_hint(model, known, catalog)}") from error
     facts = known or records.derive(checkpoint)
     _check_backbone(checkpoint, facts)
     if family or facts.family:
@@ -74,12 +74,18 @@ def resolve(
     return Resolved(chosen, model, checkpoint, known or records.as_published(facts, chosen.name), why)
 
 
-def _suggestion(model: str, catalog: Catalog) -> str:
+def _hint(model: str, known: Record | None, catalog: Catalog) -> str:
+    """What may have been meant by a name that nothing was found under."""
+    if Path(model).is_dir() or (known and known.backbone):
+        return ""
+    if known:
+        return f" It is a model behind an API: '{known.family}:https://...' with record={known.id!r}. {known.notes}"
     if model in catalog.found:
         return f" {model!r} is a family: write '{model}:' and its target."
     names = [*records.records(), *shipped()]
     short = {name.rsplit("/", 1)[-1].lower(): name for name in names}
-    close = difflib.get_close_matches(model.rsplit("/", 1)[-1].lower(), short, n=1)
+    asked = model.rsplit("/", 1)[-1].lower()
+    close = sorted(name for name in short if name.startswith(asked)) or difflib.get_close_matches(asked, short, n=1)
     return f" Did you mean {short[close[0]]!r}?" if close else ""
 
 
@@ -107,9 +113,10 @@ def fits(checkpoint: Checkpoint, catalog: Catalog) -> dict[str, Fit]:
 
 def _verdict(family: Family, checkpoint: Checkpoint) -> Fit:
     try:
-        return family.fits(checkpoint)
+        fit = family.fits(checkpoint)
     except Exception as error:  # a stranger's check may raise anything; the other families still have their say
         return Fit(False, f"its own check failed with {type(error).__name__}: {error}")
+    return fit if isinstance(fit, Fit) else Fit(False, f"its own check returned a {type(fit).__name__}, not a Fit")
 
 
 def _best(checkpoint: Checkpoint, catalog: Catalog) -> tuple[Family, str]:
@@ -122,5 +129,6 @@ def _best(checkpoint: Checkpoint, catalog: Catalog) -> tuple[Family, str]:
         )
     if good:
         return good[0], verdicts[good[0].name].why
-    reasons = "; ".join(f"{name}: {fit.why}" for name, fit in verdicts.items()) or "no family is installed"
-    raise WrongFamilyError(f"No installed family reads {checkpoint.name}. {reasons}.")
+    reasons = [f"{name}: {fit.why}" for name, fit in verdicts.items()] or ["no family is installed"]
+    broken = [f"{failure.name} of {failure.provider} cannot load: {failure.error}" for failure in catalog.failures]
+    raise WrongFamilyError("\n  ".join([f"No installed family reads {checkpoint.name}.", *broken, *reasons]))
