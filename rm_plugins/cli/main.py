@@ -9,6 +9,7 @@ import typer
 
 from rm_plugins import __version__
 from rm_plugins.cli.demo import demo
+from rm_plugins.cli.fit import fit_step
 from rm_plugins.cli.inspect import inspect_model
 from rm_plugins.cli.listing import list_families
 from rm_plugins.cli.score import score_file
@@ -18,6 +19,7 @@ app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_
 app.command("list")(list_families)
 app.command("inspect")(inspect_model)
 app.command("score")(score_file)
+app.command("fit")(fit_step)
 app.command("demo")(demo)
 
 

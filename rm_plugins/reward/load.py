@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rm_plugins.errors import OptionError
 from rm_plugins.reward.function import OnFailure, RewardFunction
+from rm_plugins.reward.rewardfile import is_reward_file, read_reward_file
 from rm_plugins.reward.spec import RewardSpec
 
 if TYPE_CHECKING:
@@ -32,8 +34,9 @@ def load_reward(
     """Loads a reward model as a TRL reward.
 
     Args:
-        model: hub id, local folder, adapter folder, "family:target" for families that take a bare target, or
-            "family:https://..." for a model that a server runs.
+        model: hub id, local folder, adapter folder, "family:target" for families that take a bare target,
+            "family:https://..." for a model that a server runs, or the path of a `reward.yaml`, which other arguments
+            override.
         family: use this family, or this "provider/family", whatever the checkpoint looks like.
         record: treat a local copy, or what the server runs, as this published model:
             `load_reward("./rm", record="Ray2333/GRM-...")`.
@@ -55,8 +58,24 @@ def load_reward(
     Raises:
         RmPluginsError: see `rm_plugins.errors`; the message says what to do.
     """
+    named = _path("model", model)
+    if is_reward_file(named):
+        asked = {
+            "family": family,
+            "record": record,
+            "revision": revision,
+            "dtype": dtype,
+            "device": device,
+            "attn_implementation": attn_implementation,
+            "max_length": max_length,
+            "cache": cache,
+            "shaping": shaping or None,
+            "on_failure": None if on_failure == "none" else on_failure,
+        }
+        chosen = {name: value for name, value in asked.items() if value is not None}
+        return load_reward(**(read_reward_file(Path(named)) | chosen | family_options))
     spec = RewardSpec(
-        model=_path("model", model),
+        model=named,
         family=family,
         record=record,
         revision=revision,

@@ -78,7 +78,7 @@ class ScoreFile:
         """Where chunks end. Whether the model compares answers is known once it is loaded."""
         if not getattr(self._reward.load(), "relative", False):
             return chunk_ends(self.total, self._chunk)
-        rows = [_parse(text) for _, text in self._lines]
+        rows = [parse_row(text) for _, text in self._lines]
         return group_ends([row if isinstance(row, Conversation) else None for row in rows], self._chunk)
 
     def _write(self, results: list[dict[str, Any]]) -> None:
@@ -155,7 +155,7 @@ class ScoreFile:
         return kept
 
     def _score(self, lines: list[tuple[int, bytes]]) -> list[dict[str, Any]]:
-        rows = [_parse(text) for _, text in lines]
+        rows = [parse_row(text) for _, text in lines]
         good = [row for row in rows if isinstance(row, Conversation)]
         scores = iter(self._reward.score(good) if good else [])
         return [
@@ -164,7 +164,8 @@ class ScoreFile:
         ]
 
 
-def _parse(line: bytes) -> Row:
+def parse_row(line: bytes) -> Row:
+    """The conversation of a line of the source, or why there is none."""
     try:
         row = json.loads(line.decode("utf-8-sig"))
     except (ValueError, RecursionError) as error:  # JSON, UTF-8, or brackets without end

@@ -7,7 +7,7 @@ import numpy as np
 from rm_plugins.errors import MissingExtraError, OptionError
 from rm_plugins.shaping.batch import Array
 
-_POINTS = 200
+_POINTS = 50
 """More of a smooth curve would say nothing more."""
 
 

@@ -28,12 +28,14 @@ class Reference(Step):
 
     Attributes:
         column: of the data set; an answer, or a list of answers, each text or messages.
+        rewards: the q themselves, the same for every prompt, in place of a column; `rm-plugins fit` finds them.
     """
 
     name: ClassVar[str] = "reference"
     stage: ClassVar[Stage] = "normalize"
     rule: Literal["par", "lsc", "subtract"] = "par"
     column: str = "reference"
+    rewards: tuple[float, ...] = ()
     scale: float = Field(1.0, gt=0, allow_inf_nan=False)
     quantile: float = Field(0.85, gt=0, lt=1)
     _rated: dict[str, float | None] = PrivateAttr(default_factory=dict)
@@ -44,6 +46,8 @@ class Reference(Step):
         Raises:
             OptionError: the rewards that are shaped cannot be asked of other answers.
         """
+        if self.rewards:
+            return [list(self.rewards)] * len(rows.conversations)
         if rows.rate is None:
             raise OptionError("shaping step 'reference': this reward cannot be asked of the references.")
         asked = [self._references(row) for row in rows.conversations]
@@ -58,7 +62,8 @@ class Reference(Step):
 
     def apply(self, batch: Batch) -> Array:
         """See the class."""
-        rows = zip(batch.values, batch.measured, strict=True)
+        references = [self.rewards] * len(batch.values) if self.rewards else batch.measured
+        rows = zip(batch.values, references, strict=True)
         return np.array([self._centred(value, np.array(q)) if len(q) else np.nan for value, q in rows])
 
     def _centred(self, value: float, references: Array) -> float:
