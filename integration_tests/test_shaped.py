@@ -18,8 +18,10 @@ from rm_plugins import load_reward
 from rm_plugins.errors import CheckpointError, OptionError, ScoringError
 from rm_plugins.shaping import (
     Clip,
+    GroupLength,
     Linear,
     MinMax,
+    MissingEnd,
     Reference,
     Running,
     Sigmoid,
@@ -40,6 +42,10 @@ ANSWERS = ["a", "bb", "ccc", "dddd"]
 def given(prompts, completions, values, **_):
     """A reward that is told what to say; at the top of the module, so that it pickles."""
     return values
+
+
+def score(prompts, completions, score, **_):
+    return score
 
 
 def other(prompts, completions, others, **_):
@@ -67,16 +73,16 @@ def test_steps_learn_in_training_alone():
     reward = shape(given, [Running(min_count=2)])
     callback = reward.callback()
     call(reward, [1.0, 2.0])
-    assert callback._shaper.state_dict()[0]["state"]["count"] == 0  # nobody trains
+    assert callback.shapers["given"].state_dict()[0]["state"]["count"] == 0  # nobody trains
     call(reward, [1.0, 2.0, None], in_trainer=True)
-    assert callback._shaper.state_dict()[0]["state"]["count"] == 2
+    assert callback.shapers["given"].state_dict()[0]["state"]["count"] == 2
     model = AutoModelForCausalLM.from_config(_tiny())
     callback.on_train_begin(_Args(), _State(0), None, model=model.eval(), processing_class=tokenizer("chatml"))
     call(reward, [5.0, 6.0], in_trainer=True)
-    assert callback._shaper.state_dict()[0]["state"]["count"] == 2  # it evaluates
+    assert callback.shapers["given"].state_dict()[0]["state"]["count"] == 2  # it evaluates
     model.train()
     call(reward, [5.0, 6.0], in_trainer=True)
-    assert callback._shaper.state_dict()[0]["state"]["count"] == 4
+    assert callback.shapers["given"].state_dict()[0]["state"]["count"] == 4
 
 
 def _tiny():
@@ -118,6 +124,27 @@ def test_state_lies_beside_the_checkpoint_and_comes_back(tmp_path):
     second.callback(resume_from=tmp_path / "checkpoint-7").on_train_begin(args, _State(0), None)
     with pytest.raises(OptionError, match=r"other steps or settings \(running, clip\)"):
         shape(given, [Running(min_count=3)]).callback().on_train_begin(args, _State(7), None)
+
+
+def test_the_steps_of_a_part_are_kept_with_those_of_the_whole(tmp_path):
+    args = _Args()
+    args.output_dir = str(tmp_path)
+
+    def whole():
+        return combine([shape(given, [Running(min_count=2)]), other], shaping=[Running(min_count=4)])
+
+    first, second = whole(), whole()
+    columns = {"others": [0.5, 1.5], "in_trainer": True}
+    call(first, [1.0, 4.0], **columns)
+    first.callback().on_save(args, _State(3), None)
+    second.callback().on_train_begin(args, _State(3), None)
+    assert call(second, [2.0, 9.0], **columns) == call(first, [2.0, 9.0], **columns)
+    again = shape(shape(given, [Running(min_count=2)]), [Clip(high=1)])  # both have one name
+    again.callback().on_save(args, _State(4), None)
+    assert set(json.loads((tmp_path / "checkpoint-4" / "rm_plugins_state.json").read_text())) == {
+        "given",
+        "given > given",
+    }
 
 
 def test_a_shaped_reward_pickles_with_what_it_has_learnt():
@@ -268,7 +295,7 @@ def test_a_report_of_shares_at_the_start(caplog):
 
 
 @pytest.mark.slow
-def test_one_two_and_four_processes_give_the_same_rewards_and_state(tmp_path):
+def test_one_two_and_four_processes_give_the_same_rewards_and_state_also_when_resumed(tmp_path):
     draw, batches = random.Random(0), []
     for rows in (8, 8, 7):  # the last batch is uneven: of four processes one has a single row
         batches.append(
@@ -292,4 +319,8 @@ def test_one_two_and_four_processes_give_the_same_rewards_and_state(tmp_path):
         told = [[list(chain(*(part["told"][batch][kind] for part in parts))) for kind in (0, 1)] for batch in range(3)]
         found[processes] = (told, parts[0]["state"])
     assert found[1] == found[2] == found[4]
-    assert found[1][1][0][0]["state"]["count"] == sum(v is not None for b in batches for v in b["score"])
+    same = [Running(min_count=4), Clip(low=-2, high=2), GroupLength(weight=0.1), MissingEnd(eos_token_id=2)]
+    never_killed = shape(score, same)
+    told = [never_killed(trainer_state=None, **batch) for batch in batches]
+    assert told == [batch[0] for batch in found[1][0]]
+    assert found[1][1][0]["score"][0]["state"]["count"] == sum(v is not None for b in batches for v in b["score"])

@@ -211,6 +211,17 @@ def test_a_penalty_of_one_turns_the_advantages_that_it_was_not_meant_for():
     assert advantages(after, "group") == pytest.approx([0.47, 0.888, 0.052, -1.41], abs=1e-3)
 
 
+@pytest.mark.parametrize(
+    ("step", "difference"),
+    [(Fixed(mean=3, deviation=2), 0), (Reference(rule="subtract"), 0), (Sigmoid(), 0.466), (Reference(), 0.368)],
+    ids=["fixed", "subtract", "sigmoid", "par"],
+)
+def test_what_a_trainer_that_scales_in_the_group_undoes(step, difference):
+    before = Batch.of(R, measured=REFERENCES)
+    changed = advantages(before.rewarded(step.apply(before)), "group") - advantages(before, "group")
+    assert np.abs(changed).max() == pytest.approx(difference, abs=6e-4)
+
+
 def test_repeated_n_grams_of_ids_or_words():
     step = Repetition(size=2)
     assert step.measure(rows("x", "x", "x", ids=[[5] * 5, [1, 2, 3], [7]])) == [0.75, 0, 0]
@@ -312,20 +323,36 @@ def test_a_setting_that_cannot_be_is_named(make, says):
         make()
 
 
+NEEDED = {
+    "fixed": {"mean": 0, "deviation": 1},
+    "clip": {"low": 0},
+    "linear_length": {"slope": 1},
+    "budget": {"budget": 1, "slope": 1},
+    "soft_overlong": {"max_length": 2, "cache": 1},
+    "cosine": {"max_length": 2},
+    "target_length": {"target": 1, "slope": 1},
+    "group_length": {"weight": 1},
+    "term": {"reward": "verifiable:format"},
+}
+"""The settings that a step cannot do without."""
+MEASURED = {"reference": [[1.0, 2.0]] * 4, "missing_end": [True, False, True, False]}
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_a_row_without_a_reward_has_none_behind_any_step_and_is_no_nought(name):
+    settings = NEEDED.get(name, {}) | ({"lengths": [0, 9], "rewards": [0, 1]} if name == "length_curve" else {})
+    step = step_of({name: settings})
+    batch = Batch.of([1.0, None, 3.0, 2.0], measured=MEASURED.get(name, [0.5, 0.25, 0.75, 0.5]))
+    step.update(batch)
+    assert np.isnan(step.apply(batch)).tolist() == [False, True, False, False]
+    alone = Batch.of([None] * 4, measured=batch.measured)
+    step.update(alone)
+    assert np.isnan(step.apply(alone)).all()
+
+
 def test_every_step_has_a_name_and_can_be_written_down():
-    needed = {
-        "fixed": {"mean": 0, "deviation": 1},
-        "clip": {"low": 0},
-        "linear_length": {"slope": 1},
-        "budget": {"budget": 1, "slope": 1},
-        "soft_overlong": {"max_length": 2, "cache": 1},
-        "cosine": {"max_length": 2},
-        "target_length": {"target": 1, "slope": 1},
-        "group_length": {"weight": 1},
-        "term": {"reward": "verifiable:format"},
-    }
     for name in STEPS:
-        step = step_of({name: needed.get(name, {})})
+        step = step_of({name: NEEDED.get(name, {})})
         again = step_of({name: json.loads(json.dumps(step.model_dump(mode="json", exclude_none=True)))})
         again.load_state_dict(json.loads(json.dumps(step.state_dict())))
         assert again == step and again.state_dict() == step.state_dict()

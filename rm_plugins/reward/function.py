@@ -220,7 +220,11 @@ class RewardFunction:
 
         if self._shaper is None:
             raise OptionError(f"{self.__name__} has no shaping (load_reward(shaping=)), so no state to keep.")
-        return ShapingCallback(self._shaper, resume_from)
+        return ShapingCallback(self.shapers(), resume_from)
+
+    def shapers(self) -> dict[str, Shaper]:
+        """The steps of its shaping by its name; empty without any."""
+        return {self.__name__: self._shaper} if self._shaper else {}
 
     def explain(self, conversation: Conversation | Sequence[Message]) -> Explanation:
         """What the reward model will see of a conversation."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,12 +28,12 @@ class ShapingCallback(TrainerCallback):  # type: ignore[misc]
     nothing is learnt.
 
     Args:
-        shaper: the steps of a reward.
+        shapers: the steps of a reward and of those that it is made of, by names that tell them apart.
         resume_from: checkpoint folder to read, where that is not one of the trainer's own `output_dir`.
     """
 
-    def __init__(self, shaper: Shaper, resume_from: str | os.PathLike[str] | None = None) -> None:
-        self._shaper = shaper
+    def __init__(self, shapers: Mapping[str, Shaper], resume_from: str | os.PathLike[str] | None = None) -> None:
+        self.shapers = dict(shapers)
         self._resume_from = Path(resume_from) if resume_from is not None else None
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **trainer: Any) -> None:
@@ -43,7 +44,9 @@ class ShapingCallback(TrainerCallback):  # type: ignore[misc]
         """
         self._attach(args, trainer)
         if self._resume_from is not None or state.global_step:
-            self._shaper.load_state_dict(self._saved(self._resume_from or _folder(args, state)))
+            folder = self._resume_from or _folder(args, state)
+            for name, shaper in self.shapers.items():
+                shaper.load_state_dict(_saved(folder, name))
 
     def on_init_end(self, args: Any, state: Any, control: Any, **trainer: Any) -> None:
         """Learns of the trainer, for one that only evaluates."""
@@ -57,7 +60,8 @@ class ShapingCallback(TrainerCallback):  # type: ignore[misc]
         path.parent.mkdir(parents=True, exist_ok=True)
         known = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
         new = path.with_suffix(".new")
-        text = json.dumps(known | {self._shaper.name: self._shaper.state_dict()}, indent=1)
+        own = {name: shaper.state_dict() for name, shaper in self.shapers.items()}
+        text = json.dumps(known | own, indent=1)
         new.write_text(text, encoding="utf-8")
         os.replace(new, path)  # a kill leaves the old file or the new one
 
@@ -65,22 +69,24 @@ class ShapingCallback(TrainerCallback):  # type: ignore[misc]
         tokenizer = trainer.get("processing_class")
         tokenizer = getattr(tokenizer, "tokenizer", tokenizer)  # of a processor
         eos = getattr(tokenizer, "eos_token_id", None)
-        self._shaper.trainer = Trainer(
-            model=trainer.get("model"),
-            scale=_scale(args),
-            max_length=getattr(args, "max_completion_length", None),
-            eos=frozenset() if eos is None else frozenset([eos]),
-        )
+        for name, shaper in self.shapers.items():
+            shaper.trainer = Trainer(
+                model=trainer.get("model"),
+                scale="" if " > " in name else _scale(args),  # a part is combined before the trainer scales
+                max_length=getattr(args, "max_completion_length", None),
+                eos=frozenset() if eos is None else frozenset([eos]),
+            )
 
-    def _saved(self, folder: Path) -> Any:
-        path = folder / FILE
-        try:
-            return json.loads(path.read_text(encoding="utf-8"))[self._shaper.name]
-        except (OSError, ValueError, KeyError) as error:
-            raise CheckpointError(
-                f"{path} has no state of {self._shaper.name}; resume from a checkpoint that this reward's callback was "
-                "in, or name one: callback(resume_from=...)."
-            ) from error
+
+def _saved(folder: Path, name: str) -> Any:
+    path = folder / FILE
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))[name]
+    except (OSError, ValueError, KeyError) as error:
+        raise CheckpointError(
+            f"{path} has no state of {name}; resume from a checkpoint that this reward's callback was in, or name one: "
+            "callback(resume_from=...)."
+        ) from error
 
 
 def _folder(args: Any, state: Any) -> Path:

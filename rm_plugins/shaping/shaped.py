@@ -75,7 +75,13 @@ class ShapedReward:
         """For the trainer's `callbacks`; see `ShapingCallback`."""
         from rm_plugins.shaping.callback import ShapingCallback
 
-        return ShapingCallback(self._shaper, resume_from)
+        return ShapingCallback(self.shapers(), resume_from)
+
+    def shapers(self) -> dict[str, Shaper]:
+        """Its own steps and those of its parts, by names that tell them apart."""
+        parts = [reward for reward in self._rewards.values() if isinstance(reward, RewardFunction | ShapedReward)]
+        inner = {f"{self.__name__} > {name}": s for part in parts for name, s in part.shapers().items()}
+        return {self.__name__: self._shaper} | inner
 
     def _asked(self, name: str, **call: Any) -> list[float | None]:
         values = list(self._rewards[name](**call))
