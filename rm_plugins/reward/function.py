@@ -241,6 +241,9 @@ class RewardFunction:
             processing_class: the policy's tokenizer.
             dataset: the training data set with `input_ids` and `prompt` or `messages`: prompts are then recovered
                 exactly. Without it the policy's chat template is inverted.
+
+        Shaping applies too. PPO does not say which of its calls are for the samples that it shows, so running
+        statistics count those as well; `num_sample_generations=0` makes none.
         """
         from rm_plugins.reward.ppo import PPORewardModule
 

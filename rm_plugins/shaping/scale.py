@@ -1,4 +1,4 @@
-"""Normalization: rewards in units of their own spread, over a prompt's answers, a batch, or all that was seen.
+"""Normalization: rewards in units of their own spread, over a prompt's answers or a batch, or of a known one.
 
 A set without spread (one reward, or equal ones) becomes the middle of the scale: 0 for scores, 0.5 for ranks; min-max
 gives 0. Nothing is divided by zero. Rewards that are NaN stay so and count nowhere.
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import numpy as np
-from pydantic import Field, PrivateAttr, model_validator
+from pydantic import Field, model_validator
 from scipy.special import ndtri
 from scipy.stats import rankdata
 
@@ -97,68 +97,6 @@ class GaussianRank(_Scoped):
 
     def _of(self, values: Array) -> Array:
         return np.asarray(ndtri((rankdata(values) - 0.375) / (len(values) + 0.25)))
-
-
-class Running(Step):
-    """(r - mean) / deviation of all rewards of the training so far, this batch included: unbounded.
-
-    Its state is count, mean and sum of squares, the same on every process. Until `min_count` rewards were seen they
-    pass unchanged, because a deviation of few numbers is no scale.
-    """
-
-    name: ClassVar[str] = "running"
-    stage: ClassVar[Stage] = "normalize"
-    learns: ClassVar[bool] = True
-    min_count: int = Field(32, ge=2)
-    _seen: Moments = PrivateAttr(default_factory=Moments)
-
-    def update(self, batch: Batch) -> None:
-        """Counts the rewards of a batch."""
-        self._seen = self._seen.merged(Moments.of(batch.known))
-
-    def apply(self, batch: Batch) -> Array:
-        """See the class."""
-        if self._seen.count < self.min_count:
-            return batch.values
-        return (batch.values - self._seen.mean) / (self._seen.deviation() or 1.0)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Count, mean and sum of squared deviations."""
-        return {"count": self._seen.count, "mean": self._seen.mean, "m2": self._seen.m2}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Goes on from there."""
-        self._seen = Moments(**state)
-
-
-class RunningMinMax(Step):
-    """(r - min) / (max - min) of all rewards of the training so far: in [0, 1] in training."""
-
-    name: ClassVar[str] = "running_minmax"
-    stage: ClassVar[Stage] = "normalize"
-    learns: ClassVar[bool] = True
-    _seen: tuple[float, float] | None = PrivateAttr(None)
-
-    def update(self, batch: Batch) -> None:
-        """Widens the range."""
-        if len(known := batch.known):
-            low, high = self._seen or (np.inf, -np.inf)
-            self._seen = (min(low, float(known.min())), max(high, float(known.max())))
-
-    def apply(self, batch: Batch) -> Array:
-        """See the class; before the first batch of training they pass unchanged."""
-        if self._seen is None:
-            return batch.values
-        low, high = self._seen
-        return (batch.values - low) / (high - low) if high > low else batch.values - low
-
-    def state_dict(self) -> dict[str, Any]:
-        """The range."""
-        return {"seen": self._seen}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Goes on from there."""
-        self._seen = tuple(state["seen"]) if state["seen"] else None
 
 
 class Fixed(Step):

@@ -9,7 +9,8 @@ from rm_plugins.errors import OptionError
 from rm_plugins.shaping.form import MissingEnd, Repetition, Term
 from rm_plugins.shaping.length import Budget, Cosine, GroupLength, LengthCurve, Linear, SoftOverlong, TargetLength
 from rm_plugins.shaping.reference import Reference
-from rm_plugins.shaping.scale import Fixed, GaussianRank, MinMax, Rank, Robust, Running, RunningMinMax, ZScore
+from rm_plugins.shaping.running import Running, RunningMinMax
+from rm_plugins.shaping.scale import Fixed, GaussianRank, MinMax, Rank, Robust, ZScore
 from rm_plugins.shaping.squash import Clip, Sigmoid, Tanh
 from rm_plugins.shaping.step import Step
 
