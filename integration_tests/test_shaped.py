@@ -147,6 +147,14 @@ def test_the_steps_of_a_part_are_kept_with_those_of_the_whole(tmp_path):
     }
 
 
+def test_a_step_in_two_rewards_learns_of_each_by_itself():
+    step = Running(min_count=2)
+    one, two = shape(given, [step]), shape(given, [step])
+    call(one, [100.0, 200.0], in_trainer=True)
+    assert call(two, [1.0, 3.0], in_trainer=True) == pytest.approx([-0.7071068, 0.7071068])
+    assert step.state_dict()["count"] == 0
+
+
 def test_a_shaped_reward_pickles_with_what_it_has_learnt():
     reward = shape(given, [Running(min_count=2)])
     call(reward, [1.0, 2.0, 4.0], in_trainer=True)

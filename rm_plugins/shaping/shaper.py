@@ -82,7 +82,8 @@ class Shaper:
                     f"shaping step {after!r} stands behind {before!r}; normalization comes first, then penalties, "
                     "so that a penalty keeps the size that you gave it."
                 )
-        self.steps, self.name = list(steps), name
+        self.steps = [step.model_copy(deep=True) for step in steps]  # a step may stand in two rewards
+        self.name = name
         self.trainer = Trainer()
         self._watch = Watch(name)
         self._told = False
