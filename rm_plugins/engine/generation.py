@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from inspect import signature
 from itertools import groupby
 from typing import Any, TypeAlias
@@ -11,7 +13,6 @@ import torch
 from torch import Tensor
 from transformers import (
     DynamicCache,
-    LogitsProcessor,
     LogitsProcessorList,
     StoppingCriteria,
     StoppingCriteriaList,
@@ -19,12 +20,32 @@ from transformers import (
 
 from rm_plugins.engine.padded import accepted, batches
 from rm_plugins.engine.probe import packing_is_exact
+from rm_plugins.engine.sampling import Sampling
 from rm_plugins.engine.tree import MIN_SAVING, Ids, agreement
 from rm_plugins.engine.turns import evaluating
 from rm_plugins.family import Progress
 
 Enough: TypeAlias = Callable[[str], bool]
 """Whether the text written so far is all that the caller needs."""
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """What was written behind a prompt.
+
+    Attributes:
+        text: special tokens left out.
+        ids: the end of sequence included, if there was one.
+        ended: whether it ended by itself, or its caller had seen enough; False if it was cut.
+        log_prob: sum of the tokens' natural log-probabilities under the distribution that was sampled.
+        certainty: mean over tokens of -log(V p) averaged over the vocabulary (Kang et al., arXiv 2502.18581).
+    """
+
+    text: str
+    ids: Ids
+    ended: bool
+    log_prob: float
+    certainty: float
 
 
 class Generator:
@@ -43,6 +64,8 @@ class Generator:
         self._pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id
         self._packs = packing_is_exact(model.base_model)  # then padding is exact too, and a prefix can be shared
         self._equal = not self._packs or bool(getattr(model.config.get_text_config(), "sliding_window", None))
+        given = model.generation_config.eos_token_id
+        self._ends = set(given if isinstance(given, list) else [given])
         known = signature(model.base_model.forward).parameters
         self._cache = "cache" if "cache" in known else "past_key_values"  # by the version of transformers
 
@@ -57,28 +80,51 @@ class Generator:
         seeds: Sequence[int] = (),
         progress: Progress | None = None,
     ) -> list[str]:
-        """Continuations of the prompts, in order, special tokens left out.
+        """Texts of `draw`."""
+        drawn = self.draw(
+            prompts,
+            max_new_tokens=max_new_tokens,
+            enough=enough,
+            temperature=temperature,
+            seeds=seeds,
+            progress=progress,
+        )
+        return [found.text for found in drawn]
+
+    @torch.inference_mode()
+    def draw(
+        self,
+        prompts: Sequence[Ids],
+        *,
+        max_new_tokens: int,
+        enough: Enough | None = None,
+        temperature: float = 0.0,
+        top_p: float = 1.0,
+        seeds: Sequence[int] = (),
+        progress: Progress | None = None,
+    ) -> list[Drawn]:
+        """Continuations of the prompts, in order.
 
         Args:
             prompts: token ids.
             max_new_tokens: most tokens of a continuation.
             enough: stops a row as soon as it holds of the row's text.
             temperature: 0 for the likeliest token each time; else tokens are sampled.
+            top_p: the likeliest tokens that together have this probability are sampled, and no others.
             seeds: one a prompt; what is sampled depends on it and on the prompt, not on the other prompts.
             progress: called with the number of prompts finished.
         """
         if temperature and len(seeds) != len(prompts):
             raise ValueError(f"Sampling takes one seed a prompt: {len(seeds)} seeds for {len(prompts)} prompts.")
-        texts = [""] * len(prompts)
+        found: dict[int, Drawn] = {}
         with evaluating(self._model.base_model):
             for rows in self._batches(prompts, max_new_tokens):
-                noise = [_Sampling(temperature, [seeds[row] for row in rows])] if temperature else []
-                written = self._batch([prompts[row] for row in rows], max_new_tokens, enough, noise)
-                for row, text in zip(rows, written, strict=True):
-                    texts[row] = text
+                sampling = Sampling(temperature, top_p, [seeds[row] for row in rows] if temperature else [])
+                written = self._batch([prompts[row] for row in rows], max_new_tokens, enough, sampling)
+                found |= zip(rows, written, strict=True)
                 if progress:
                     progress(len(rows))
-        return texts
+        return [found[row] for row in range(len(prompts))]
 
     def _batches(self, prompts: Sequence[Ids], new: int) -> list[list[int]]:
         """Rows of similar length; of equal length where padding would change what is seen, as by a sliding window."""
@@ -88,7 +134,7 @@ class Generator:
             return found
         return [list(same) for rows in found for _, same in groupby(rows, key=lambda row: lengths[row])]
 
-    def _batch(self, rows: list[Ids], new: int, enough: Enough | None, noise: list[LogitsProcessor]) -> list[str]:
+    def _batch(self, rows: list[Ids], new: int, enough: Enough | None, sampling: Sampling) -> list[Drawn]:
         device = next(self._model.parameters()).device
         prefix, longest = self._shared(rows), max(map(len, rows))
         padded = [(*r[:prefix], *[self._pad] * (longest - len(r)), *r[prefix:]) for r in rows]  # pads behind the prefix
@@ -100,15 +146,27 @@ class Generator:
             attention_mask=torch.tensor(mask, device=device),
             max_new_tokens=new,
             do_sample=False,
-            logits_processor=LogitsProcessorList(noise),
+            logits_processor=LogitsProcessorList([sampling]),
             pad_token_id=self._pad,
             stopping_criteria=StoppingCriteriaList([stop] if stop else []),
             repetition_penalty=1.0,  # the model's own generation settings may have another
             **({self._cache: self._prefill(ids[:1, :prefix], len(rows))} if prefix else {}),
         )
+        log_probs, certainties = sampling.finished(output)
         ends = stop.ends if stop else {}
-        written = [row[longest : ends.get(number, len(row))] for number, row in enumerate(output)]
-        return list(self._tokenizer.batch_decode(written, skip_special_tokens=True))
+        return [
+            self._drawn(row[longest:].tolist(), ends.get(number), longest, log_probs[number], certainties[number])
+            for number, row in enumerate(output)
+        ]
+
+    def _drawn(self, ids: list[int], end: int | None, start: int, log_probs: Tensor, certainties: Tensor) -> Drawn:
+        """A row up to where it ended, by itself or for its caller; the batch may have gone on."""
+        own = next((place + 1 for place, token in enumerate(ids) if token in self._ends), None)
+        stops = [stop for stop in (own, end and end - start) if stop]
+        length = min(stops, default=len(ids))
+        text = self._tokenizer.decode(ids[:length], skip_special_tokens=True)
+        mean = certainties[:length].mean().item() if length else math.nan
+        return Drawn(str(text), tuple(ids[:length]), bool(stops), log_probs[:length].sum().item(), mean)
 
     def _shared(self, rows: list[Ids]) -> int:
         """Length of the common beginning that is prefilled once; each row keeps a token of its own to go on from."""
@@ -123,18 +181,6 @@ class Generator:
         backbone(input_ids=prefix, **{self._cache: cache}, **accepted(backbone, use_cache=True))
         cache.batch_repeat_interleave(rows)
         return cache
-
-
-class _Sampling(LogitsProcessor):  # type: ignore[misc]  # transformers is untyped here
-    """Gumbel noise, under which the likeliest token is a sample; each row draws from a generator of its own."""
-
-    def __init__(self, temperature: float, seeds: Sequence[int]) -> None:
-        self._temperature = temperature
-        self._sources = [torch.Generator().manual_seed(seed) for seed in seeds]
-
-    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        drawn = torch.stack([torch.rand(scores.shape[1], generator=source) for source in self._sources])
-        return scores / self._temperature - (-drawn.clamp_min(1e-20).log()).log().to(scores)
 
 
 class _Stop(StoppingCriteria):  # type: ignore[misc]  # transformers is untyped here
